@@ -563,8 +563,8 @@ auto Heap::allocate(std::size_t size_bytes) noexcept -> void* {
     block->is_free = false;
     touched_ = std::max(touched_, end_of(*block));
     ++statistics_.allocations;
-    statistics_.in_use += block->size;
-    statistics_.peak = std::max(statistics_.peak, statistics_.in_use);
+    statistics_.in_use_bytes += block->size;
+    statistics_.peak_bytes = std::max(statistics_.peak_bytes, statistics_.in_use_bytes);
     if (num_blocks_++ == 0) self_ = weak_from_this().lock();
     return block->payload();
   }
@@ -585,11 +585,11 @@ auto Heap::trim() noexcept -> void {
     release_pages();
   }
 
-auto Heap::statistics() const noexcept -> HeapStatistics {
+auto Heap::statistics() const noexcept -> PoolStatistics {
     if (!home_.is_home()) return {};
     const std::lock_guard lock{lock_};
-    HeapStatistics statistics = statistics_;
-    statistics.held = statistics.in_use + cached();
+    PoolStatistics statistics = statistics_;
+    statistics.held_bytes = statistics.in_use_bytes + cached();
     return statistics;
   }
 
@@ -664,7 +664,7 @@ auto Heap::take_back(Block& freed) noexcept -> void {
     if (!home_.is_home()) return;
     std::shared_ptr<Heap> self;  // released after the lock
     const std::lock_guard lock{lock_};
-    statistics_.in_use -= freed.size;
+    statistics_.in_use_bytes -= freed.size;
     Block* block = &freed;
     block->is_clean = false;
     if (Block* next = next_of(*block); next != nullptr && next->is_free) {
@@ -690,7 +690,7 @@ auto Heap::clean_bytes(Block& block) const noexcept -> std::size_t {
 
 auto Heap::cached() const noexcept -> std::size_t {
     const auto touched = static_cast<std::size_t>(touched_ - begin_);
-    const std::size_t gone = statistics_.in_use + clean_;
+    const std::size_t gone = statistics_.in_use_bytes + clean_;
     return touched > gone ? touched - gone : 0;
   }
 
@@ -24430,9 +24430,9 @@ std::string describe(const ModelOptions& options) {
   const auto number = [](auto option) { return static_cast<int>(option); };
   return compose(
       "non_finite {}, memory_pool {}, buffers {}, comm_hook {}, overlap {}, bucket_bytes {}, "
-      "first_bucket_bytes {}",
+      "first_bucket_bytes {}, compare_weights {}",
       number(options.non_finite), number(options.memory_pool), number(options.buffers), options.comm_hook.type(),
-      number(options.overlap), options.bucket_bytes, options.first_bucket_bytes);
+      number(options.overlap), options.bucket_bytes, options.first_bucket_bytes, options.compare_weights);
 }
 
 BucketLimits limits_of(const ModelOptions& options, const std::vector<GradientSlot>& slots,
@@ -24839,11 +24839,146 @@ bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots, WatchedModels&
   return slots.size() < kept.size();
 }
 
+auto WeightWatch::are_apart(double sum, double squares, std::size_t num_ranks) noexcept -> bool {
+    const auto count = static_cast<double>(num_ranks);
+    return count * squares - sum * sum > (count - 1) * tolerance * tolerance;
+  }
+
+auto WeightWatch::reset(const std::vector<GradientSlot>& slots) -> void {
+    number_ = 0;
+    seen_.clear();
+    turns_.clear();
+    std::int64_t count = 0;
+    for (const GradientSlot& slot : slots) count += count_of(slot);
+    const auto num_cut_short = static_cast<std::int64_t>(slots.size() / most_parts) + 1;  // of turns, by most_parts
+    const std::int64_t num_turns = std::max(most_turns - num_cut_short, most_turns / 2);
+    const std::int64_t most_elements = std::max(least_elements, (count + num_turns - 1) / num_turns);
+    std::int64_t room = 0;
+    for (std::size_t index = 0; index < slots.size(); ++index) {
+      const std::int64_t end = count_of(slots[index]);
+      for (std::int64_t begin = 0; begin < end;) {
+        if (room == 0 || turns_.back().size() == most_parts) {
+          turns_.emplace_back();
+          room = most_elements;
+        }
+        const std::int64_t size = std::min(room, end - begin);
+        turns_.back().push_back({index, begin, begin + size});
+        begin += size;
+        room -= size;
+      }
+    }
+  }
+
+auto WeightWatch::look(const std::vector<GradientSlot>& slots, std::uint64_t step) -> void {
+    number_ = 0;
+    seen_.clear();
+    if (turns_.empty()) return;
+    turn_ = step % turns_.size();
+    for (const Part& part : turns_[turn_]) {
+      const GradientSlot& slot = slots[part.index];
+      const bool is_there = count_of(slot) >= part.end;  // whoever has moved or converted it will be told so
+      seen_.push_back(is_there ? sum_of(as_real(slot.parameter.detach()), part) : Sum{});
+      number_ += seen_.back().number();
+    }
+  }
+
+auto WeightWatch::refuse(Worker& worker, const std::vector<GradientSlot>& slots, std::uint64_t step) const -> void {
+    std::vector<double> mine;
+    for (const Sum& sum : seen_) mine.insert(mine.end(), {sum.number(), sum.sum / sum.count});
+    const auto all = gather_values(worker, mine);
+    const auto size = static_cast<std::size_t>(worker.world_size());
+    Difference most;
+    std::size_t which = 0;
+    for (std::size_t at = 0; at < seen_.size(); ++at) {
+      std::vector<double> numbers;
+      for (std::size_t rank = 0; rank < size; ++rank) numbers.push_back(all[rank * mine.size() + 2 * at]);
+      const Difference difference = difference_of(numbers);
+      if (difference.distance <= most.distance) continue;
+      most = difference;
+      which = at;
+    }
+    const auto mean = [&](std::size_t rank) { return short_text(Value{all[rank * mine.size() + 2 * which + 1]}); };
+    const Part& part = turns_[turn_][which];
+    throw ConfigError{compose(
+        "backward() on rank {}/{}: when step {} began, the parameter \"{}\" had other values on rank {} than on rank "
+        "{}: its elements {} to {} have the mean {} there and {} here. All ranks get the same gradients, so in the "
+        "last {} steps something has written to it on some ranks alone, such as an assignment in place, or their "
+        "optimizers have other settings: do the same on all ranks, or set ModelOptions::compare_weights to false if "
+        "weights are meant to differ",
+        worker.rank(), worker.world_size(), step, slots[part.index].name, most.rank, most.other, part.begin,
+        part.end - 1, mean(most.rank), mean(most.other), turns_.size())};
+  }
+
+auto WeightWatch::Sum::number() const -> double {
+      constexpr double least = 1e-30;  // what vanishes does so otherwise with another rounding
+      constexpr double not_finite = 100;
+      if (!is_finite(size)) return not_finite;
+      return (sum / (size + count * least) + std::log(size / count + least)) * digits;
+    }
+
+auto WeightWatch::difference_of(const std::vector<double>& numbers) -> Difference {
+    Difference found;
+    double least = 0;
+    for (std::size_t rank = 0; rank < numbers.size(); ++rank) {
+      double total = 0;
+      for (const double number : numbers) total += std::abs(number - numbers[rank]);
+      if (rank > 0 && total >= least) continue;
+      least = total;
+      found.other = rank;
+    }
+    for (std::size_t rank = 0; rank < numbers.size(); ++rank) {
+      const double distance = std::abs(numbers[rank] - numbers[found.other]);
+      if (distance <= found.distance) continue;
+      found.distance = distance;
+      found.rank = rank;
+    }
+    return found;
+  }
+
+auto WeightWatch::count_of(const GradientSlot& slot) -> std::int64_t {
+    const at::Tensor& parameter = slot.parameter;
+    if (!parameter.is_cpu() || parameter.layout() != c10::kStrided) return 0;
+    switch (c10::toRealValueType(parameter.scalar_type())) {
+      case at::ScalarType::Float:
+      case at::ScalarType::Double:
+      case at::ScalarType::Half:
+      case at::ScalarType::BFloat16:
+        return slot.real_count();
+      default:
+        return 0;
+    }
+  }
+
+auto WeightWatch::sum_of(const at::Tensor& numbers, const Part& part) -> Sum {
+    switch (numbers.scalar_type()) {
+      case at::ScalarType::Float:
+        return sum_of<float>(numbers, part);
+      case at::ScalarType::Double:
+        return sum_of<double>(numbers, part);
+      case at::ScalarType::Half:
+        return sum_of<at::Half>(numbers, part);
+      case at::ScalarType::BFloat16:
+        return sum_of<at::BFloat16>(numbers, part);
+      default:
+        return {};
+    }
+  }
+
+auto WeightWatch::offset_of(const at::Tensor& tensor, std::int64_t element) -> std::int64_t {
+    std::int64_t offset = 0;
+    for (std::int64_t dim = tensor.dim(); dim-- > 0; element /= tensor.size(dim)) {
+      offset += element % tensor.size(dim) * tensor.stride(dim);
+    }
+    return offset;
+  }
+
 auto PassNumbers::add(const PassHeader& header, int rank, std::span<double> numbers) const -> void {
     numbers[0] += header.samples;
     numbers[1] += header.silent;
     numbers[2] += header.has_ended;
     numbers[3] += header.has_replaced;
+    numbers[4] += header.weights_seen;
+    numbers[5] += header.weights_seen * header.weights_seen;
     const auto own = header.wishes.numbers<double>();
     std::transform(own.begin(), own.end(), &numbers[wishes], &numbers[wishes], std::plus{});
     const Places at = places_of(header);
@@ -24861,6 +24996,7 @@ auto PassNumbers::summary_of(std::span<const double> sums) const -> PassSummary 
             .num_silent = static_cast<std::uint32_t>(sums[1]),
             .num_ended = static_cast<std::uint32_t>(sums[2]),
             .num_replaced = static_cast<std::uint32_t>(sums[3]),
+            .are_weights_apart = WeightWatch::are_apart(sums[4], sums[5], world_size_),
             .wishes = Wishes::of_anyone<double>(sums.subspan<wishes, Wishes::count>()),
             .waits = {waited.begin(), waited.end()}};
   }
@@ -25069,6 +25205,13 @@ auto HostSums::add_own_parts(const OpenSlots& open) -> bool {
     return is_finite;
   }
 
+auto HostSums::chunk_size(std::size_t count, std::size_t width) noexcept -> std::size_t {
+    constexpr std::size_t line = 64;
+    const std::size_t longest = host_chunk_bytes / width;
+    const std::size_t num_chunks = std::max<std::size_t>((count + longest - 1) / longest, 1);
+    return ((count + num_chunks - 1) / num_chunks + line - 1) / line * line;
+  }
+
 auto HostReduction::begin(std::vector<GradientSlot>& slots, const PassHeader& header, std::size_t num_buckets) -> void {
     reserve_table(slots.size());
     slots_ = &slots;
@@ -25194,6 +25337,8 @@ auto HostReduction::allocate(std::size_t size_bytes) const -> void* {
 
 auto HostReduction::summarise() -> void {
     shown_.tables.clear();
+    double seen = 0;
+    double squares = 0;
     for (int rank = 0; rank < memory_->size(); ++rank) {
       Record record;
       const auto shown = memory_->record_of(rank);
@@ -25210,7 +25355,10 @@ auto HostReduction::summarise() -> void {
       summary_.num_ended += record.header.has_ended;
       summary_.num_replaced += record.header.has_replaced;
       summary_.waits.push_back(record.header.waited);
+      seen += record.header.weights_seen;
+      squares += record.header.weights_seen * record.header.weights_seen;
     }
+    summary_.are_weights_apart = WeightWatch::are_apart(seen, squares, shown_.headers.size());
     summary_.headers = shown_.headers;
   }
 
@@ -25592,6 +25740,7 @@ auto GradientExchange::drop_ended_models() -> void {
       known_.emplace(slots_[index].parameter.unsafeGetTensorImpl(), index);
     }
     schedule_.reset(slots_.size());
+    weight_watch_.reset(slots_);
   }
 
 auto GradientExchange::add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) -> void {
@@ -25640,8 +25789,9 @@ auto GradientExchange::set_options(const ModelOptions& options) -> void {
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
     observed_step_ = 0;
-    compares_weights_ = true;
+    compares_weights_ = options.compare_weights;
     schedule_.reset(slots_.size());
+    weight_watch_.reset(slots_);
   }
 
 auto GradientExchange::warn_of_skipped() const -> void {
@@ -25676,6 +25826,7 @@ auto GradientExchange::begin(const std::shared_ptr<GradientExchange>& self, std:
         for (GradientSlot& slot : self->slots_) slot.end_unexchanged();
       }
       self->window_ = {.step = self->window_.step + 1};
+      if (self->watches_weights()) self->weight_watch_.look(self->slots_, self->window_.step);
       if (self->options_.non_finite == NonFinite::skip) {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
       }
@@ -25858,6 +26009,7 @@ auto GradientExchange::exchange() -> void {
     for (GradientSlot& slot : slots_) slot.used = slot.is_weighted = false;
     const PassSummary& summary = exchange_.summary();
     if (summary.num_replaced > 0) compare_replaced(*worker_, slots_);
+    if (summary.are_weights_apart) weight_watch_.refuse(*worker_, slots_, window_.step);
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
       worker_->control().hear(summary.wishes, have_all_ended);
@@ -25923,7 +26075,8 @@ auto GradientExchange::next_header() -> PassHeader {
             .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U,
             .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0,
-            .data = short_digest(digest_of(std::as_bytes(std::span{control.data()})))};
+            .data = short_digest(digest_of(std::as_bytes(std::span{control.data()}))),
+            .weights_seen = watches_weights() ? weight_watch_.number() : 0};
   }
 
 auto GradientExchange::are_all_on_cpu() const -> bool {
@@ -26365,6 +26518,11 @@ auto Pool::checked(const std::shared_ptr<detail::Heap>& heap) -> const std::shar
     if (heap != nullptr) return heap;
     throw Error{"Pool: there is no address space for a pool of 64 MiB: see ulimit -v, or PoolOptions::reserve_bytes"};
   }
+
+std::optional<PoolStatistics> pool_statistics(Worker& worker) {
+  const auto& binding = worker.extension<detail::WorkerPool>().binding;
+  return binding ? std::optional{binding->heap()->statistics()} : std::nullopt;
+}
 
 }
 

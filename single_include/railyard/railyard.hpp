@@ -1897,6 +1897,23 @@ concept FileStreamSource = DatasetSource<S> && requires(const S& source, std::ui
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/pool_statistics.hpp
+// What a pool of memory holds. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Says what a pool of memory holds, and what it has been asked for since it was made. Blocks are a little larger than
+/// what was asked for.
+struct PoolStatistics {
+  std::size_t in_use_bytes = 0;   ///< in blocks that have been given out
+  std::size_t peak_bytes = 0;     ///< the most that ever was in use
+  std::size_t held_bytes = 0;     ///< in use, or kept for the next block instead of going back to the system
+  std::uint64_t allocations = 0;  ///< blocks that have ever been given out
+  std::uint64_t exhausted = 0;  ///< requests for which there was no room, and which LibTorch's own allocator has served
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/detail/heap.hpp
 // Gives out blocks of one range of memory, such as one that several processes map. Core room.
 
@@ -1907,15 +1924,6 @@ concept FileStreamSource = DatasetSource<S> && requires(const S& source, std::ui
 #include <sys/mman.h>
 
 namespace railyard::inline v0_1 {
-
-/// Says what a pool of memory holds. In bytes, or counted since it was made.
-struct HeapStatistics {
-  std::size_t in_use = 0;  ///< in blocks that have been given out
-  std::size_t peak = 0;    ///< the most that ever was in use
-  std::size_t held = 0;    ///< in use, or kept for the next block instead of going back to the system
-  std::uint64_t allocations = 0;
-  std::uint64_t exhausted = 0;  ///< requests for which there was no room
-};
 
 namespace detail {
 
@@ -2008,8 +2016,8 @@ class Heap : public std::enable_shared_from_this<Heap> {
     block->is_free = false;
     touched_ = std::max(touched_, end_of(*block));
     ++statistics_.allocations;
-    statistics_.in_use += block->size;
-    statistics_.peak = std::max(statistics_.peak, statistics_.in_use);
+    statistics_.in_use_bytes += block->size;
+    statistics_.peak_bytes = std::max(statistics_.peak_bytes, statistics_.in_use_bytes);
     if (num_blocks_++ == 0) self_ = weak_from_this().lock();
     return block->payload();
   }
@@ -2044,11 +2052,11 @@ class Heap : public std::enable_shared_from_this<Heap> {
 
   /// All zero in a forked child, where the lock may be held by a thread that is not there.
   [[nodiscard]] std::size_t max_cached() const noexcept { return max_cached_; }
-  [[nodiscard]] HeapStatistics statistics() const noexcept {
+  [[nodiscard]] PoolStatistics statistics() const noexcept {
     if (!home_.is_home()) return {};
     const std::lock_guard lock{lock_};
-    HeapStatistics statistics = statistics_;
-    statistics.held = statistics.in_use + cached();
+    PoolStatistics statistics = statistics_;
+    statistics.held_bytes = statistics.in_use_bytes + cached();
     return statistics;
   }
 
@@ -2162,7 +2170,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
     if (!home_.is_home()) return;
     std::shared_ptr<Heap> self;  // released after the lock
     const std::lock_guard lock{lock_};
-    statistics_.in_use -= freed.size;
+    statistics_.in_use_bytes -= freed.size;
     Block* block = &freed;
     block->is_clean = false;
     if (Block* next = next_of(*block); next != nullptr && next->is_free) {
@@ -2188,7 +2196,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   }
   [[nodiscard]] std::size_t cached() const noexcept {
     const auto touched = static_cast<std::size_t>(touched_ - begin_);
-    const std::size_t gone = statistics_.in_use + clean_;
+    const std::size_t gone = statistics_.in_use_bytes + clean_;
     return touched > gone ? touched - gone : 0;
   }
 
@@ -2216,7 +2224,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   std::array<std::uint8_t, levels> step_bits_{};
   std::uint64_t level_bits_ = 0;
   std::size_t clean_ = 0;  // bytes of clean blocks below touched_
-  HeapStatistics statistics_{};
+  PoolStatistics statistics_{};
   std::size_t num_blocks_ = 0;
   std::shared_ptr<Heap> self_{};  // while blocks are out
   std::vector<std::shared_ptr<const void>> kept_{};
@@ -45662,6 +45670,7 @@ struct PassHeader {
   std::uint64_t updates = 0;    // see UpdateDigest
   std::uint64_t weights = 0;    // digest_of_weights() in the first pass after a model was prepared, else 0
   std::uint64_t data = 0;       // digest of ControlLane::data()
+  double weights_seen = 0;      // WeightWatch::number() of the step
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
     return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
@@ -45676,6 +45685,7 @@ struct PassSummary {
   std::uint32_t num_silent = 0;       // ranks that have not said how many
   std::uint32_t num_ended = 0;        // ranks whose data ends with this step
   std::uint32_t num_replaced = 0;     // ranks that have replaced the memory of weights
+  bool are_weights_apart = false;     // see WeightWatch
   Wishes wishes{};                    // of any rank
   std::vector<double> waits{};        // seconds that each rank had waited for others when it began, by rank
 };
@@ -47009,6 +47019,10 @@ struct ModelOptions {
   /// that is less.
   std::size_t bucket_bytes = std::size_t{25} << 20U;
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;
+  /// Whether the ranks look, in each step, at a sixty-fourth of the weights (of those on the CPU, frozen ones as well)
+  /// and backward() throws on all of them if they have other ones: something has then written to weights on some ranks
+  /// alone. What differs by rounding is alike. false where weights are meant to differ.
+  bool compare_weights = true;
 };
 
 namespace detail {
@@ -47018,9 +47032,9 @@ namespace detail {
   const auto number = [](auto option) { return static_cast<int>(option); };
   return compose(
       "non_finite {}, memory_pool {}, buffers {}, comm_hook {}, overlap {}, bucket_bytes {}, "
-      "first_bucket_bytes {}",
+      "first_bucket_bytes {}, compare_weights {}",
       number(options.non_finite), number(options.memory_pool), number(options.buffers), options.comm_hook.type(),
-      number(options.overlap), options.bucket_bytes, options.first_bucket_bytes);
+      number(options.overlap), options.bucket_bytes, options.first_bucket_bytes, options.compare_weights);
 }
 
 }  // namespace detail
@@ -47684,6 +47698,240 @@ namespace detail {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/weight_watch.hpp
+// Finds weights that are no longer the same on all ranks, by a look at a part of them in each step. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Averaged gradients are equal on all ranks, bit for bit, and so weights stay equal that nothing but optimizers of
+// equal settings writes to. Equal bits are not asked for: processors of two kinds, and loops that are cut for other
+// numbers of threads, may round an update otherwise, and such differences grow only as the square root of the steps.
+// So ranks compare one number that rounding hardly moves, made of each weight's relative sum and of its size.
+//
+// In which turn is looked at what is a function of the step, and what is told rides on the step's first exchange.
+// Weights that an optimizer keeps once per host are looked at as all others: hosts may part. Buffers are not: those
+// that are to be equal are made so after each exchange.
+class WeightWatch {
+ public:
+  // A step costs some operations for each weight and sample, so to look at one of so many costs far below 1% of it.
+  // Thousands of small weights take more turns.
+  static constexpr std::int64_t most_turns = 64;
+  // More of them would make numbers so large that a difference drowns, and are worth no more.
+  static constexpr std::size_t most_parts = 64;
+  static constexpr double tolerance = 1e-3;
+
+  // Whether ranks have seen other weights: the sum of squares over them is least when all have the same number. The
+  // difference of one rank to the others counts as much among many as among two.
+  [[nodiscard]] static bool are_apart(double sum, double squares, std::size_t num_ranks) noexcept {
+    const auto count = static_cast<double>(num_ranks);
+    return count * squares - sum * sum > (count - 1) * tolerance * tolerance;
+  }
+
+  // Divides the weights of all models among turns. What was seen of others counts no more.
+  void reset(const std::vector<GradientSlot>& slots) {
+    number_ = 0;
+    seen_.clear();
+    turns_.clear();
+    std::int64_t count = 0;
+    for (const GradientSlot& slot : slots) count += count_of(slot);
+    const auto num_cut_short = static_cast<std::int64_t>(slots.size() / most_parts) + 1;  // of turns, by most_parts
+    const std::int64_t num_turns = std::max(most_turns - num_cut_short, most_turns / 2);
+    const std::int64_t most_elements = std::max(least_elements, (count + num_turns - 1) / num_turns);
+    std::int64_t room = 0;
+    for (std::size_t index = 0; index < slots.size(); ++index) {
+      const std::int64_t end = count_of(slots[index]);
+      for (std::int64_t begin = 0; begin < end;) {
+        if (room == 0 || turns_.back().size() == most_parts) {
+          turns_.emplace_back();
+          room = most_elements;
+        }
+        const std::int64_t size = std::min(room, end - begin);
+        turns_.back().push_back({index, begin, begin + size});
+        begin += size;
+        room -= size;
+      }
+    }
+  }
+
+  // Looks at the weights whose turn it is, before anything is done with them in the step.
+  void look(const std::vector<GradientSlot>& slots, std::uint64_t step) {
+    number_ = 0;
+    seen_.clear();
+    if (turns_.empty()) return;
+    turn_ = step % turns_.size();
+    for (const Part& part : turns_[turn_]) {
+      const GradientSlot& slot = slots[part.index];
+      const bool is_there = count_of(slot) >= part.end;  // whoever has moved or converted it will be told so
+      seen_.push_back(is_there ? sum_of(as_real(slot.parameter.detach()), part) : Sum{});
+      number_ += seen_.back().number();
+    }
+  }
+
+  // What this rank has seen in this step.
+  [[nodiscard]] double number() const noexcept { return number_; }
+
+  // All ranks call it when they have seen other weights. Throws: ConfigError on all ranks.
+  [[noreturn]] void refuse(Worker& worker, const std::vector<GradientSlot>& slots, std::uint64_t step) const {
+    std::vector<double> mine;
+    for (const Sum& sum : seen_) mine.insert(mine.end(), {sum.number(), sum.sum / sum.count});
+    const auto all = gather_values(worker, mine);
+    const auto size = static_cast<std::size_t>(worker.world_size());
+    Difference most;
+    std::size_t which = 0;
+    for (std::size_t at = 0; at < seen_.size(); ++at) {
+      std::vector<double> numbers;
+      for (std::size_t rank = 0; rank < size; ++rank) numbers.push_back(all[rank * mine.size() + 2 * at]);
+      const Difference difference = difference_of(numbers);
+      if (difference.distance <= most.distance) continue;
+      most = difference;
+      which = at;
+    }
+    const auto mean = [&](std::size_t rank) { return short_text(Value{all[rank * mine.size() + 2 * which + 1]}); };
+    const Part& part = turns_[turn_][which];
+    throw ConfigError{compose(
+        "backward() on rank {}/{}: when step {} began, the parameter \"{}\" had other values on rank {} than on rank "
+        "{}: its elements {} to {} have the mean {} there and {} here. All ranks get the same gradients, so in the "
+        "last {} steps something has written to it on some ranks alone, such as an assignment in place, or their "
+        "optimizers have other settings: do the same on all ranks, or set ModelOptions::compare_weights to false if "
+        "weights are meant to differ",
+        worker.rank(), worker.world_size(), step, slots[part.index].name, most.rank, most.other, part.begin,
+        part.end - 1, mean(most.rank), mean(most.other), turns_.size())};
+  }
+
+ private:
+  static constexpr std::int64_t least_elements = 256;
+
+  // Elements begin to end of a slot's parameter, as real numbers.
+  struct Part {
+    std::size_t index = 0;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+
+  struct Sum {
+    double sum = 0;
+    double size = 0;  // the sum of absolute values
+    double count = 1;
+    double digits = 1;  // a half type's last digit is worth more
+
+    // Moves by the relative difference of what it is made of.
+    [[nodiscard]] double number() const {
+      constexpr double least = 1e-30;  // what vanishes does so otherwise with another rounding
+      constexpr double not_finite = 100;
+      if (!is_finite(size)) return not_finite;
+      return (sum / (size + count * least) + std::log(size / count + least)) * digits;
+    }
+  };
+
+  struct Difference {
+    double distance = 0;
+    std::size_t rank = 0;
+    std::size_t other = 0;
+  };
+
+  // The rank whose number is farthest from that of the rank which has most of the others near it.
+  [[nodiscard]] static Difference difference_of(const std::vector<double>& numbers) {
+    Difference found;
+    double least = 0;
+    for (std::size_t rank = 0; rank < numbers.size(); ++rank) {
+      double total = 0;
+      for (const double number : numbers) total += std::abs(number - numbers[rank]);
+      if (rank > 0 && total >= least) continue;
+      least = total;
+      found.other = rank;
+    }
+    for (std::size_t rank = 0; rank < numbers.size(); ++rank) {
+      const double distance = std::abs(numbers[rank] - numbers[found.other]);
+      if (distance <= found.distance) continue;
+      found.distance = distance;
+      found.rank = rank;
+    }
+    return found;
+  }
+
+  // Elements of a slot that ranks can compare at next to no cost.
+  [[nodiscard]] static std::int64_t count_of(const GradientSlot& slot) {
+    const at::Tensor& parameter = slot.parameter;
+    if (!parameter.is_cpu() || parameter.layout() != c10::kStrided) return 0;
+    switch (c10::toRealValueType(parameter.scalar_type())) {
+      case at::ScalarType::Float:
+      case at::ScalarType::Double:
+      case at::ScalarType::Half:
+      case at::ScalarType::BFloat16:
+        return slot.real_count();
+      default:
+        return 0;
+    }
+  }
+
+  [[nodiscard]] static Sum sum_of(const at::Tensor& numbers, const Part& part) {
+    switch (numbers.scalar_type()) {
+      case at::ScalarType::Float:
+        return sum_of<float>(numbers, part);
+      case at::ScalarType::Double:
+        return sum_of<double>(numbers, part);
+      case at::ScalarType::Half:
+        return sum_of<at::Half>(numbers, part);
+      case at::ScalarType::BFloat16:
+        return sum_of<at::BFloat16>(numbers, part);
+      default:
+        return {};
+    }
+  }
+
+  template <class T>
+  [[nodiscard]] static Sum sum_of(const at::Tensor& numbers, const Part& part) {
+    constexpr std::size_t num_lanes = 4;  // which do not wait for each other
+    std::array<double, num_lanes> sums{};
+    std::array<double, num_lanes> sizes{};
+    const T* data = numbers.template data_ptr<T>();
+    const auto add = [&](std::size_t lane, const T& element) {
+      const auto value = static_cast<double>(element);
+      sums[lane] += value;
+      sizes[lane] += std::abs(value);
+    };
+    std::int64_t at = part.begin;
+    if (numbers.is_non_overlapping_and_dense()) {  // in the order of memory, which is the same on all ranks
+      for (; at + static_cast<std::int64_t>(num_lanes) <= part.end; at += num_lanes) {
+        for (std::size_t lane = 0; lane < num_lanes; ++lane) add(lane, data[at + static_cast<std::int64_t>(lane)]);
+      }
+      for (; at < part.end; ++at) add(0, data[at]);
+    } else {
+      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at)]);
+    }
+    return {.sum = (sums[0] + sums[1]) + (sums[2] + sums[3]),
+            .size = (sizes[0] + sizes[1]) + (sizes[2] + sizes[3]),
+            .count = static_cast<double>(part.end - part.begin),
+            .digits = sizeof(T) == 2 ? 0.125 : 1.0};
+  }
+
+  [[nodiscard]] static std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element) {
+    std::int64_t offset = 0;
+    for (std::int64_t dim = tensor.dim(); dim-- > 0; element /= tensor.size(dim)) {
+      offset += element % tensor.size(dim) * tensor.stride(dim);
+    }
+    return offset;
+  }
+
+  std::vector<std::vector<Part>> turns_{};
+  std::size_t turn_ = 0;
+  std::vector<Sum> seen_{};  // by part of this turn
+  double number_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/pass_numbers.hpp
 // What ranks that do not see each other's memory learn of a backward pass, by sums. Torch room.
 
@@ -47706,6 +47954,8 @@ class PassNumbers {
     numbers[1] += header.silent;
     numbers[2] += header.has_ended;
     numbers[3] += header.has_replaced;
+    numbers[4] += header.weights_seen;
+    numbers[5] += header.weights_seen * header.weights_seen;
     const auto own = header.wishes.numbers<double>();
     std::transform(own.begin(), own.end(), &numbers[wishes], &numbers[wishes], std::plus{});
     const Places at = places_of(header);
@@ -47724,6 +47974,7 @@ class PassNumbers {
             .num_silent = static_cast<std::uint32_t>(sums[1]),
             .num_ended = static_cast<std::uint32_t>(sums[2]),
             .num_replaced = static_cast<std::uint32_t>(sums[3]),
+            .are_weights_apart = WeightWatch::are_apart(sums[4], sums[5], world_size_),
             .wishes = Wishes::of_anyone<double>(sums.subspan<wishes, Wishes::count>()),
             .waits = {waited.begin(), waited.end()}};
   }
@@ -47790,7 +48041,7 @@ class PassNumbers {
     return {header.loop, header.step, header.pass, header.updates, header.weights, header.num_slots, header.data};
   }
 
-  static constexpr std::size_t wishes = 4;
+  static constexpr std::size_t wishes = 6;
   static constexpr std::size_t places = wishes + Wishes::count;
   static constexpr std::size_t waits = places + 2 * std::tuple_size_v<Places>;
 
@@ -48142,12 +48393,15 @@ class HostSums {
     [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
   };
 
-  // What this rank adds up of an open gradient: for all ranks of the host, or for the piece that it updates alone.
+  // What this rank adds up of an open gradient, or some of that: for all ranks of the host, or for the piece that it
+  // updates alone.
   struct OwnPart {
     std::size_t index = 0;
     GradientSlot* slot = nullptr;
     std::shared_ptr<GradientPiece> piece{};
+    at::Tensor mean{};  // of the whole piece
     Range range{};
+    bool completes_piece = true;
   };
 
   // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank of the
@@ -48163,7 +48417,10 @@ class HostSums {
       auto piece = slot->piece.lock();
       const auto [begin, end] = piece ? std::pair{piece->begin, piece->end} : part.next(slot->real_count());
       if (begin == end) continue;
-      visit(OwnPart{index, slot, std::move(piece), {static_cast<std::size_t>(begin), static_cast<std::size_t>(end)}});
+      OwnPart own{.index = index, .slot = slot, .piece = std::move(piece)};
+      if (own.piece) own.mean = at::empty({end - begin}, at::TensorOptions{}.dtype(slot->sum_type()));
+      own.range = {static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
+      visit(own);
     }
   }
 
@@ -48212,11 +48469,10 @@ class HostSums {
       for (int rank = 0; rank < memory_->size(); ++rank) targets.push_back(at<T>(rank, part.index) + part.range.begin);
       return write(std::span<T* const>{targets});
     }
-    const auto count = static_cast<std::int64_t>(part.range.size());
-    const at::Tensor total = at::empty({count}, at::TensorOptions{}.dtype(part.slot->sum_type()));
-    const std::array<T*, 1> target{total.template data_ptr<T>()};
+    const std::size_t at = part.range.begin - static_cast<std::size_t>(part.piece->begin);
+    const std::array<T*, 1> target{part.mean.template data_ptr<T>() + at};
     const bool is_finite = write(std::span<T* const>{target});
-    part.piece->add(total.to(part.piece->weights.scalar_type()));
+    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->weights.scalar_type()));
     return is_finite;
   }
 
@@ -48276,7 +48532,7 @@ class HostSums {
     return spread<T>(chunks.back(), first) && is_finite;
   }
 
-  // Whole parts that go over the network together, and where they are among the sums of one type.
+  // Parts that go over the network together, and where they are among the sums of one type.
   struct Chunk {
     std::vector<OwnPart> parts{};
     std::size_t begin = 0;
@@ -48284,16 +48540,36 @@ class HostSums {
   };
   template <class T>
   [[nodiscard]] std::vector<Chunk> chunks_of(const OpenSlots& open) {
-    std::vector<Chunk> chunks;
+    std::vector<OwnPart> parts;
+    std::size_t count = 0;
     for_each_own_part(open, [&](const OwnPart& part) {
       if (part.slot->sum_type() != c10::CppTypeToScalarType<T>::value) return;
-      const std::size_t end = chunks.empty() ? 0 : chunks.back().end;
-      const bool is_full = chunks.empty() || (end - chunks.back().begin) * sizeof(T) >= host_chunk_bytes;
-      if (is_full) chunks.push_back({.begin = end, .end = end});
-      chunks.back().end += part.range.size();
-      chunks.back().parts.push_back(part);
+      count += part.range.size();
+      parts.push_back(part);
     });
+    std::vector<Chunk> chunks;
+    const std::size_t size = chunk_size(count, sizeof(T));
+    for (OwnPart& part : parts) {
+      // Also within a parameter, of which one alone may be more than all others.
+      for (const std::size_t end = part.range.end; part.range.begin < end; part.range.begin = part.range.end) {
+        const std::size_t done = chunks.empty() ? 0 : chunks.back().end;
+        if (chunks.empty() || done == chunks.back().begin + size) chunks.push_back({.begin = done, .end = done});
+        Chunk& chunk = chunks.back();
+        part.range.end = std::min(end, part.range.begin + chunk.begin + size - chunk.end);
+        part.completes_piece = part.range.end == end;
+        chunk.end += part.range.size();
+        chunk.parts.push_back(part);
+      }
+    }
     return chunks;
+  }
+
+  // As few chunks as are no longer than they may be, and all nearly equally long.
+  [[nodiscard]] static std::size_t chunk_size(std::size_t count, std::size_t width) noexcept {
+    constexpr std::size_t line = 64;
+    const std::size_t longest = host_chunk_bytes / width;
+    const std::size_t num_chunks = std::max<std::size_t>((count + longest - 1) / longest, 1);
+    return ((count + num_chunks - 1) / num_chunks + line - 1) / line * line;
   }
 
   template <class T>
@@ -48535,6 +48811,8 @@ class HostReduction {
 
   void summarise() {
     shown_.tables.clear();
+    double seen = 0;
+    double squares = 0;
     for (int rank = 0; rank < memory_->size(); ++rank) {
       Record record;
       const auto shown = memory_->record_of(rank);
@@ -48551,7 +48829,10 @@ class HostReduction {
       summary_.num_ended += record.header.has_ended;
       summary_.num_replaced += record.header.has_replaced;
       summary_.waits.push_back(record.header.waited);
+      seen += record.header.weights_seen;
+      squares += record.header.weights_seen * record.header.weights_seen;
     }
+    summary_.are_weights_apart = WeightWatch::are_apart(seen, squares, shown_.headers.size());
     summary_.headers = shown_.headers;
   }
 
@@ -49348,6 +49629,7 @@ class GradientExchange {
       known_.emplace(slots_[index].parameter.unsafeGetTensorImpl(), index);
     }
     schedule_.reset(slots_.size());
+    weight_watch_.reset(slots_);
   }
 
   // Takes a model's parameter in, which has rank 0's values. One that is known already, such as a tied one, is hooked
@@ -49414,8 +49696,9 @@ class GradientExchange {
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
     observed_step_ = 0;
-    compares_weights_ = true;
+    compares_weights_ = options.compare_weights;
     schedule_.reset(slots_.size());
+    weight_watch_.reset(slots_);
   }
 
   // Tells the user, at the end of training, of steps that have left no trace.
@@ -49456,6 +49739,7 @@ class GradientExchange {
         for (GradientSlot& slot : self->slots_) slot.end_unexchanged();
       }
       self->window_ = {.step = self->window_.step + 1};
+      if (self->watches_weights()) self->weight_watch_.look(self->slots_, self->window_.step);
       if (self->options_.non_finite == NonFinite::skip) {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
       }
@@ -49700,6 +49984,7 @@ class GradientExchange {
     for (GradientSlot& slot : slots_) slot.used = slot.is_weighted = false;
     const PassSummary& summary = exchange_.summary();
     if (summary.num_replaced > 0) compare_replaced(*worker_, slots_);
+    if (summary.are_weights_apart) weight_watch_.refuse(*worker_, slots_, window_.step);
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
       worker_->control().hear(summary.wishes, have_all_ended);
@@ -49771,8 +50056,11 @@ class GradientExchange {
             .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U,
             .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0,
-            .data = short_digest(digest_of(std::as_bytes(std::span{control.data()})))};
+            .data = short_digest(digest_of(std::as_bytes(std::span{control.data()}))),
+            .weights_seen = watches_weights() ? weight_watch_.number() : 0};
   }
+
+  [[nodiscard]] bool watches_weights() const { return options_.compare_weights && worker_->world_size() > 1; }
 
   [[nodiscard]] bool are_all_on_cpu() const {
     return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
@@ -49809,6 +50097,7 @@ class GradientExchange {
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   WatchedModels models_{};
+  WeightWatch weight_watch_{};
   RunningStatistics statistics_{};   // where the batch under way counts nothing
   RunningStatistics before_step_{};  // where the step may be left out
   std::weak_ptr<Pass> pass_{};
@@ -50617,7 +50906,7 @@ class Pool {
   explicit Pool(const PoolOptions& options = {})
       : heap_(detail::make_private_heap(size_of(options), options.max_cached_bytes)), binding_(checked(heap_)) {}
 
-  [[nodiscard]] HeapStatistics statistics() const noexcept { return heap_->statistics(); }
+  [[nodiscard]] PoolStatistics statistics() const noexcept { return heap_->statistics(); }
   /// Gives the memory of freed tensors back to the system.
   void trim() noexcept { heap_->trim(); }
   /// Whether memory, such as tensor.data_ptr(), is of this pool.
@@ -50635,6 +50924,14 @@ class Pool {
   std::shared_ptr<detail::Heap> heap_;
   detail::PoolBinding binding_;
 };
+
+/// Returns what the pool holds from which a worker takes its CPU tensors, and what it shows to other ranks; nothing
+/// before the first prepare_model(), and with ModelOptions::memory_pool set to false. Each rank has its own.
+/// Example: if (auto pool = ry::pool_statistics(worker)) worker.report({{"pool_bytes", pool->held_bytes}});
+[[nodiscard]] inline std::optional<PoolStatistics> pool_statistics(Worker& worker) {
+  const auto& binding = worker.extension<detail::WorkerPool>().binding;
+  return binding ? std::optional{binding->heap()->statistics()} : std::nullopt;
+}
 
 }  // namespace railyard::inline v0_1
 

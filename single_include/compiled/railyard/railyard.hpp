@@ -1541,6 +1541,23 @@ concept FileStreamSource = DatasetSource<S> && requires(const S& source, std::ui
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/pool_statistics.hpp
+// What a pool of memory holds. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Says what a pool of memory holds, and what it has been asked for since it was made. Blocks are a little larger than
+/// what was asked for.
+struct PoolStatistics {
+  std::size_t in_use_bytes = 0;   ///< in blocks that have been given out
+  std::size_t peak_bytes = 0;     ///< the most that ever was in use
+  std::size_t held_bytes = 0;     ///< in use, or kept for the next block instead of going back to the system
+  std::uint64_t allocations = 0;  ///< blocks that have ever been given out
+  std::uint64_t exhausted = 0;  ///< requests for which there was no room, and which LibTorch's own allocator has served
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/detail/heap.hpp
 // Gives out blocks of one range of memory, such as one that several processes map. Core room.
 
@@ -1551,15 +1568,6 @@ concept FileStreamSource = DatasetSource<S> && requires(const S& source, std::ui
 #include <sys/mman.h>
 
 namespace railyard::inline v0_1 {
-
-/// Says what a pool of memory holds. In bytes, or counted since it was made.
-struct HeapStatistics {
-  std::size_t in_use = 0;  ///< in blocks that have been given out
-  std::size_t peak = 0;    ///< the most that ever was in use
-  std::size_t held = 0;    ///< in use, or kept for the next block instead of going back to the system
-  std::uint64_t allocations = 0;
-  std::uint64_t exhausted = 0;  ///< requests for which there was no room
-};
 
 namespace detail {
 
@@ -1634,7 +1642,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
 
   /// All zero in a forked child, where the lock may be held by a thread that is not there.
   [[nodiscard]] std::size_t max_cached() const noexcept { return max_cached_; }
-  [[nodiscard]] HeapStatistics statistics() const noexcept;
+  [[nodiscard]] PoolStatistics statistics() const noexcept;
 
  private:
   static constexpr unsigned steps_log2 = 3;  // sizes of one list differ by an eighth at most
@@ -1707,7 +1715,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   std::array<std::uint8_t, levels> step_bits_{};
   std::uint64_t level_bits_ = 0;
   std::size_t clean_ = 0;  // bytes of clean blocks below touched_
-  HeapStatistics statistics_{};
+  PoolStatistics statistics_{};
   std::size_t num_blocks_ = 0;
   std::shared_ptr<Heap> self_{};  // while blocks are out
   std::vector<std::shared_ptr<const void>> kept_{};
@@ -27158,6 +27166,7 @@ struct PassHeader {
   std::uint64_t updates = 0;    // see UpdateDigest
   std::uint64_t weights = 0;    // digest_of_weights() in the first pass after a model was prepared, else 0
   std::uint64_t data = 0;       // digest of ControlLane::data()
+  double weights_seen = 0;      // WeightWatch::number() of the step
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept;
 };
@@ -27169,6 +27178,7 @@ struct PassSummary {
   std::uint32_t num_silent = 0;       // ranks that have not said how many
   std::uint32_t num_ended = 0;        // ranks whose data ends with this step
   std::uint32_t num_replaced = 0;     // ranks that have replaced the memory of weights
+  bool are_weights_apart = false;     // see WeightWatch
   Wishes wishes{};                    // of any rank
   std::vector<double> waits{};        // seconds that each rank had waited for others when it began, by rank
 };
@@ -27983,6 +27993,10 @@ struct ModelOptions {
   /// that is less.
   std::size_t bucket_bytes = std::size_t{25} << 20U;
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;
+  /// Whether the ranks look, in each step, at a sixty-fourth of the weights (of those on the CPU, frozen ones as well)
+  /// and backward() throws on all of them if they have other ones: something has then written to weights on some ranks
+  /// alone. What differs by rounding is alike. false where weights are meant to differ.
+  bool compare_weights = true;
 };
 
 namespace detail {
@@ -28341,6 +28355,125 @@ namespace detail {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/weight_watch.hpp
+// Finds weights that are no longer the same on all ranks, by a look at a part of them in each step. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Averaged gradients are equal on all ranks, bit for bit, and so weights stay equal that nothing but optimizers of
+// equal settings writes to. Equal bits are not asked for: processors of two kinds, and loops that are cut for other
+// numbers of threads, may round an update otherwise, and such differences grow only as the square root of the steps.
+// So ranks compare one number that rounding hardly moves, made of each weight's relative sum and of its size.
+//
+// In which turn is looked at what is a function of the step, and what is told rides on the step's first exchange.
+// Weights that an optimizer keeps once per host are looked at as all others: hosts may part. Buffers are not: those
+// that are to be equal are made so after each exchange.
+class WeightWatch {
+ public:
+  // A step costs some operations for each weight and sample, so to look at one of so many costs far below 1% of it.
+  // Thousands of small weights take more turns.
+  static constexpr std::int64_t most_turns = 64;
+  // More of them would make numbers so large that a difference drowns, and are worth no more.
+  static constexpr std::size_t most_parts = 64;
+  static constexpr double tolerance = 1e-3;
+
+  // Whether ranks have seen other weights: the sum of squares over them is least when all have the same number. The
+  // difference of one rank to the others counts as much among many as among two.
+  [[nodiscard]] static bool are_apart(double sum, double squares, std::size_t num_ranks) noexcept;
+
+  // Divides the weights of all models among turns. What was seen of others counts no more.
+  void reset(const std::vector<GradientSlot>& slots);
+
+  // Looks at the weights whose turn it is, before anything is done with them in the step.
+  void look(const std::vector<GradientSlot>& slots, std::uint64_t step);
+
+  // What this rank has seen in this step.
+  [[nodiscard]] double number() const noexcept { return number_; }
+
+  // All ranks call it when they have seen other weights. Throws: ConfigError on all ranks.
+  [[noreturn]] void refuse(Worker& worker, const std::vector<GradientSlot>& slots, std::uint64_t step) const;
+
+ private:
+  static constexpr std::int64_t least_elements = 256;
+
+  // Elements begin to end of a slot's parameter, as real numbers.
+  struct Part {
+    std::size_t index = 0;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+
+  struct Sum {
+    double sum = 0;
+    double size = 0;  // the sum of absolute values
+    double count = 1;
+    double digits = 1;  // a half type's last digit is worth more
+
+    // Moves by the relative difference of what it is made of.
+    [[nodiscard]] double number() const;
+  };
+
+  struct Difference {
+    double distance = 0;
+    std::size_t rank = 0;
+    std::size_t other = 0;
+  };
+
+  // The rank whose number is farthest from that of the rank which has most of the others near it.
+  [[nodiscard]] static Difference difference_of(const std::vector<double>& numbers);
+
+  // Elements of a slot that ranks can compare at next to no cost.
+  [[nodiscard]] static std::int64_t count_of(const GradientSlot& slot);
+
+  [[nodiscard]] static Sum sum_of(const at::Tensor& numbers, const Part& part);
+
+  template <class T>
+  [[nodiscard]] static Sum sum_of(const at::Tensor& numbers, const Part& part) {
+    constexpr std::size_t num_lanes = 4;  // which do not wait for each other
+    std::array<double, num_lanes> sums{};
+    std::array<double, num_lanes> sizes{};
+    const T* data = numbers.template data_ptr<T>();
+    const auto add = [&](std::size_t lane, const T& element) {
+      const auto value = static_cast<double>(element);
+      sums[lane] += value;
+      sizes[lane] += std::abs(value);
+    };
+    std::int64_t at = part.begin;
+    if (numbers.is_non_overlapping_and_dense()) {  // in the order of memory, which is the same on all ranks
+      for (; at + static_cast<std::int64_t>(num_lanes) <= part.end; at += num_lanes) {
+        for (std::size_t lane = 0; lane < num_lanes; ++lane) add(lane, data[at + static_cast<std::int64_t>(lane)]);
+      }
+      for (; at < part.end; ++at) add(0, data[at]);
+    } else {
+      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at)]);
+    }
+    return {.sum = (sums[0] + sums[1]) + (sums[2] + sums[3]),
+            .size = (sizes[0] + sizes[1]) + (sizes[2] + sizes[3]),
+            .count = static_cast<double>(part.end - part.begin),
+            .digits = sizeof(T) == 2 ? 0.125 : 1.0};
+  }
+
+  [[nodiscard]] static std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element);
+
+  std::vector<std::vector<Part>> turns_{};
+  std::size_t turn_ = 0;
+  std::vector<Sum> seen_{};  // by part of this turn
+  double number_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/pass_numbers.hpp
 // What ranks that do not see each other's memory learn of a backward pass, by sums. Torch room.
 
@@ -28418,7 +28551,7 @@ class PassNumbers {
   using Places = std::array<std::uint64_t, 7>;
   [[nodiscard]] static Places places_of(const PassHeader& header) noexcept;
 
-  static constexpr std::size_t wishes = 4;
+  static constexpr std::size_t wishes = 6;
   static constexpr std::size_t places = wishes + Wishes::count;
   static constexpr std::size_t waits = places + 2 * std::tuple_size_v<Places>;
 
@@ -28618,12 +28751,15 @@ class HostSums {
     [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
   };
 
-  // What this rank adds up of an open gradient: for all ranks of the host, or for the piece that it updates alone.
+  // What this rank adds up of an open gradient, or some of that: for all ranks of the host, or for the piece that it
+  // updates alone.
   struct OwnPart {
     std::size_t index = 0;
     GradientSlot* slot = nullptr;
     std::shared_ptr<GradientPiece> piece{};
+    at::Tensor mean{};  // of the whole piece
     Range range{};
+    bool completes_piece = true;
   };
 
   // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank of the
@@ -28639,7 +28775,10 @@ class HostSums {
       auto piece = slot->piece.lock();
       const auto [begin, end] = piece ? std::pair{piece->begin, piece->end} : part.next(slot->real_count());
       if (begin == end) continue;
-      visit(OwnPart{index, slot, std::move(piece), {static_cast<std::size_t>(begin), static_cast<std::size_t>(end)}});
+      OwnPart own{.index = index, .slot = slot, .piece = std::move(piece)};
+      if (own.piece) own.mean = at::empty({end - begin}, at::TensorOptions{}.dtype(slot->sum_type()));
+      own.range = {static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
+      visit(own);
     }
   }
 
@@ -28681,11 +28820,10 @@ class HostSums {
       for (int rank = 0; rank < memory_->size(); ++rank) targets.push_back(at<T>(rank, part.index) + part.range.begin);
       return write(std::span<T* const>{targets});
     }
-    const auto count = static_cast<std::int64_t>(part.range.size());
-    const at::Tensor total = at::empty({count}, at::TensorOptions{}.dtype(part.slot->sum_type()));
-    const std::array<T*, 1> target{total.template data_ptr<T>()};
+    const std::size_t at = part.range.begin - static_cast<std::size_t>(part.piece->begin);
+    const std::array<T*, 1> target{part.mean.template data_ptr<T>() + at};
     const bool is_finite = write(std::span<T* const>{target});
-    part.piece->add(total.to(part.piece->weights.scalar_type()));
+    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->weights.scalar_type()));
     return is_finite;
   }
 
@@ -28745,7 +28883,7 @@ class HostSums {
     return spread<T>(chunks.back(), first) && is_finite;
   }
 
-  // Whole parts that go over the network together, and where they are among the sums of one type.
+  // Parts that go over the network together, and where they are among the sums of one type.
   struct Chunk {
     std::vector<OwnPart> parts{};
     std::size_t begin = 0;
@@ -28753,17 +28891,32 @@ class HostSums {
   };
   template <class T>
   [[nodiscard]] std::vector<Chunk> chunks_of(const OpenSlots& open) {
-    std::vector<Chunk> chunks;
+    std::vector<OwnPart> parts;
+    std::size_t count = 0;
     for_each_own_part(open, [&](const OwnPart& part) {
       if (part.slot->sum_type() != c10::CppTypeToScalarType<T>::value) return;
-      const std::size_t end = chunks.empty() ? 0 : chunks.back().end;
-      const bool is_full = chunks.empty() || (end - chunks.back().begin) * sizeof(T) >= host_chunk_bytes;
-      if (is_full) chunks.push_back({.begin = end, .end = end});
-      chunks.back().end += part.range.size();
-      chunks.back().parts.push_back(part);
+      count += part.range.size();
+      parts.push_back(part);
     });
+    std::vector<Chunk> chunks;
+    const std::size_t size = chunk_size(count, sizeof(T));
+    for (OwnPart& part : parts) {
+      // Also within a parameter, of which one alone may be more than all others.
+      for (const std::size_t end = part.range.end; part.range.begin < end; part.range.begin = part.range.end) {
+        const std::size_t done = chunks.empty() ? 0 : chunks.back().end;
+        if (chunks.empty() || done == chunks.back().begin + size) chunks.push_back({.begin = done, .end = done});
+        Chunk& chunk = chunks.back();
+        part.range.end = std::min(end, part.range.begin + chunk.begin + size - chunk.end);
+        part.completes_piece = part.range.end == end;
+        chunk.end += part.range.size();
+        chunk.parts.push_back(part);
+      }
+    }
     return chunks;
   }
+
+  // As few chunks as are no longer than they may be, and all nearly equally long.
+  [[nodiscard]] static std::size_t chunk_size(std::size_t count, std::size_t width) noexcept;
 
   template <class T>
   void add_within_host(const Chunk& chunk, T* sums) {
@@ -29530,6 +29683,8 @@ class GradientExchange {
   // Counts the pass.
   [[nodiscard]] PassHeader next_header();
 
+  [[nodiscard]] bool watches_weights() const { return options_.compare_weights && worker_->world_size() > 1; }
+
   [[nodiscard]] bool are_all_on_cpu() const;
 
   // What the other passes of a step have left would be half a step.
@@ -29548,6 +29703,7 @@ class GradientExchange {
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   WatchedModels models_{};
+  WeightWatch weight_watch_{};
   RunningStatistics statistics_{};   // where the batch under way counts nothing
   RunningStatistics before_step_{};  // where the step may be left out
   std::weak_ptr<Pass> pass_{};
@@ -30049,7 +30205,7 @@ class Pool {
   explicit Pool(const PoolOptions& options = {})
       : heap_(detail::make_private_heap(size_of(options), options.max_cached_bytes)), binding_(checked(heap_)) {}
 
-  [[nodiscard]] HeapStatistics statistics() const noexcept { return heap_->statistics(); }
+  [[nodiscard]] PoolStatistics statistics() const noexcept { return heap_->statistics(); }
   /// Gives the memory of freed tensors back to the system.
   void trim() noexcept { heap_->trim(); }
   /// Whether memory, such as tensor.data_ptr(), is of this pool.
@@ -30062,6 +30218,11 @@ class Pool {
   std::shared_ptr<detail::Heap> heap_;
   detail::PoolBinding binding_;
 };
+
+/// Returns what the pool holds from which a worker takes its CPU tensors, and what it shows to other ranks; nothing
+/// before the first prepare_model(), and with ModelOptions::memory_pool set to false. Each rank has its own.
+/// Example: if (auto pool = ry::pool_statistics(worker)) worker.report({{"pool_bytes", pool->held_bytes}});
+[[nodiscard]] std::optional<PoolStatistics> pool_statistics(Worker& worker);
 
 }  // namespace railyard::inline v0_1
 
