@@ -45,7 +45,7 @@ Scores evaluate(ry::Worker& worker, torch::nn::Linear& model, ry::Loader& loader
   return {worker.reduce(scores.auc), worker.reduce(scores.accuracy)};
 }
 
-void train(ry::Worker& worker, ry::Chain& preprocessing) {
+void train(ry::Worker& worker, const ry::Chain& preprocessing) {
   const ry::Dataset training_set = worker.dataset("train").transform(preprocessing).cache();
   const ry::Dataset test_set = worker.dataset("test").transform(preprocessing).cache();
 
@@ -55,8 +55,7 @@ void train(ry::Worker& worker, ry::Chain& preprocessing) {
       ry::prepare_loader(worker, training_set, {.global_batch_size = 32, .shuffle = true, .drives_step = true});
   auto test = ry::prepare_loader(worker, test_set, {.global_batch_size = 64});
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(2e-2).weight_decay(0.1));
-  ry::TrainState state{
-      worker, {{"preprocessing", preprocessing}, {"model", model}, {"optimizer", optimizer}, {"training", training}}};
+  ry::TrainState state{worker, {{"model", model}, {"optimizer", optimizer}, {"training", training}}};
 
   for (const int epoch : state.epochs(30)) {
     for (const auto& batch : training) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Learns handwritten digits from a CSV file, and predicts with nothing but the checkpoint that this has left.
-// Look at fit() and transform() in main(): what a Chain has learned of the training part changes both parts. As it is a
-// part of the TrainState, each checkpoint has it, and predict() needs no Trainer to get it back.
+// Look at fit() and transform() in main(): what a Chain has learned of the training part changes its samples. Each
+// checkpoint has it by itself, as of all that datasets of the Trainer are changed by, and predict() needs no Trainer to
+// get it back.
 #include <railyard/data/chain.hpp>
 #include <railyard/data/concatenator.hpp>
 #include <railyard/data/fit.hpp>
@@ -28,13 +29,12 @@ ry::Chain make_preprocessing() {
   return ry::Chain{ry::StandardScaler{{.except = {"digit"}}}, ry::Concatenator{{.except = {"digit"}}}};
 }
 
-void train(ry::Worker& worker, ry::Chain& preprocessing) {
+void train(ry::Worker& worker) {
   auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
   auto training = ry::prepare_loader(worker, worker.dataset("train"),
                                      {.global_batch_size = 64, .shuffle = true, .drives_step = true});
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(2e-3));
-  ry::TrainState state{
-      worker, {{"preprocessing", preprocessing}, {"net", net}, {"optimizer", optimizer}, {"training", training}}};
+  ry::TrainState state{worker, {{"net", net}, {"optimizer", optimizer}, {"training", training}}};
 
   for (const int epoch : state.epochs(15)) {
     ry::Mean loss;
@@ -53,7 +53,7 @@ void train(ry::Worker& worker, ry::Chain& preprocessing) {
 ry::Accuracy predict(const ry::Checkpoint& checkpoint, const ry::Dataset& samples) {
   ry::Chain preprocessing = make_preprocessing();
   Net net;
-  checkpoint.load_into("preprocessing", preprocessing);
+  checkpoint.load_preprocessor("train", preprocessing);
   checkpoint.load_into("net", net);
 
   const torch::NoGradGuard no_grad;
@@ -73,11 +73,10 @@ int main(int argc, char** argv) try {
   ry::Chain preprocessing = make_preprocessing();
   ry::fit(preprocessing, training_set);  // of the test part it learns nothing
 
-  ry::Trainer<ry::Gloo, ry::Processes> trainer{
-      [preprocessing](ry::Worker& worker) mutable { train(worker, preprocessing); },
-      {.num_workers = 2},
-      {.seed = 1, .checkpoint = {.keep = 1}},
-      {{"train", training_set.transform(preprocessing)}}};
+  ry::Trainer<ry::Gloo, ry::Processes> trainer{train,
+                                               {.num_workers = 2},
+                                               {.seed = 1, .checkpoint = {.keep = 1}},
+                                               {{"train", training_set.transform(preprocessing)}}};
   const ry::Result result = trainer.fit().value_or_throw();
 
   const ry::Accuracy accuracy = predict(*result.checkpoint(), test_set);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Teaches a small recurrent network the characters of a text, from a stream of windows, and kills a worker in between:
+// Teaches a small causal transformer the characters of a text, from a stream of windows, and kills a worker in between:
 // text_stream [FILE]; by default the licence that Debian and its kin have.
 // Look at windows_of(): how many windows there are is known only at the end of the stream, and still each of them comes
 // exactly once per epoch, for the loader's position, which the TrainState holds, is one in the stream as it is
@@ -16,18 +16,24 @@
 namespace ry = railyard;
 
 constexpr std::size_t length = 32;  // characters of a window
+constexpr std::int64_t width = 48;
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
-    embedding = register_module("embedding", torch::nn::Embedding(128, 32));
-    memory = register_module("memory", torch::nn::GRU(torch::nn::GRUOptions(32, 64).batch_first(true)));
-    output = register_module("output", torch::nn::Linear(64, 128));
+    const auto layer = torch::nn::TransformerEncoderLayerOptions(width, 4).dim_feedforward(2 * width).dropout(0);
+    embedding = register_module("embedding", torch::nn::Embedding(128, width));
+    places = register_parameter("places", torch::randn({static_cast<std::int64_t>(length), 1, width}) * 0.1);
+    layers = register_module("layers", torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(layer, 2)));
+    output = register_module("output", torch::nn::Linear(width, 128));
   }
-  torch::Tensor forward(const torch::Tensor& characters) {
-    return output(std::get<0>(memory(embedding(characters)))).flatten(0, 1);
+  torch::Tensor forward(const torch::Tensor& characters) {                                  // (windows, length)
+    const auto mask = torch::nn::TransformerImpl::generate_square_subsequent_mask(length);  // nobody sees what follows
+    const auto text = embedding(characters).transpose(0, 1) + places;                       // (length, windows, width)
+    return output(layers(text, mask).transpose(0, 1)).flatten(0, 1);
   }
   torch::nn::Embedding embedding{nullptr};
-  torch::nn::GRU memory{nullptr};
+  torch::Tensor places{};
+  torch::nn::TransformerEncoder layers{nullptr};
   torch::nn::Linear output{nullptr};
 };
 TORCH_MODULE(Net);

@@ -146,6 +146,29 @@ class Checkpoint {
     StateAccess<T>::put(object, *state);
   }
 
+  /// Puts what was learned of the samples of a dataset of the Trainer (Dataset::transform(), there or in the training
+  /// function) into preprocessors that are made as those were: into one, or into a Chain of all that learn, in the
+  /// order of transform(). Throws: ConfigError that lists the datasets if nothing was learned of that one, or if it
+  /// does not fit; as load(). Example: ry::Checkpoint::open(path).load_preprocessor("train", scaler);
+  template <HasState T>
+  void load_preprocessor(std::string_view dataset, T& preprocessor) const {
+    if (const auto state = preprocessor_state(dataset)) return StateAccess<T>::put(preprocessor, *state);
+    std::vector<std::string> datasets;
+    for (const std::string& part : parts()) {
+      if (part.starts_with(detail::preprocessor_prefix)) {
+        datasets.push_back(part.substr(detail::preprocessor_prefix.size()));
+      }
+    }
+    throw ConfigError{detail::compose(
+        "{} has no preprocessor for the dataset \"{}\": it has them for {}; they are kept of datasets that "
+        "the Trainer has by name, and of which transform() made what loaders read",
+        path().string(), dataset, datasets.empty() ? "none" : detail::joined(datasets, ", "))};
+  }
+  /// Returns the state that load_preprocessor() puts there; nothing if there is none. Throws: as load().
+  [[nodiscard]] std::optional<State> preprocessor_state(std::string_view dataset) const {
+    return load(detail::preprocessor_part(dataset), 0);
+  }
+
   /// Where the files are that the user has added.
   [[nodiscard]] std::vector<std::filesystem::path> files() const {
     std::vector<std::filesystem::path> paths;

@@ -128,19 +128,21 @@ class Chain {
           detail::compose("a Chain of {} steps was given the state of one of {}: make it of the same steps",
                           steps_.size(), all.at("num_steps").number())};
     }
-    for (std::size_t step = 0; step < steps_.size(); ++step) {
-      const std::string prefix = detail::compose("{}/", step);
-      State state;
-      for (const auto& [name, value] : all.values) {
-        if (name.starts_with(prefix)) state.values.set(name.substr(prefix.size()), value);
-      }
-      for (StateTensor tensor : all.tensors) {
-        if (!tensor.name.starts_with(prefix)) continue;
-        tensor.name.erase(0, prefix.size());
-        state.tensors.push_back(std::move(tensor));
-      }
-      steps_[step].load_state(state);
+    for (std::size_t step = 0; step < steps_.size(); ++step) steps_[step].load_state(state_of_step(all, step));
+  }
+  /// Returns the state of a step out of that of a Chain.
+  [[nodiscard]] static State state_of_step(const State& all, std::size_t step) {
+    const std::string prefix = detail::compose("{}/", step);
+    State state;
+    for (const auto& [name, value] : all.values) {
+      if (name.starts_with(prefix)) state.values.set(name.substr(prefix.size()), value);
     }
+    for (StateTensor tensor : all.tensors) {
+      if (!tensor.name.starts_with(prefix)) continue;
+      tensor.name.erase(0, prefix.size());
+      state.tensors.push_back(std::move(tensor));
+    }
+    return state;
   }
 
  private:

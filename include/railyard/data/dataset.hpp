@@ -2,6 +2,7 @@
 // A dataset: where samples come from and what is done with them, read when they are needed. Data room.
 #pragma once
 
+#include "railyard/data/any_preprocessor.hpp"
 #include "railyard/data/detail/block_op_node.hpp"
 #include "railyard/data/detail/bucket_node.hpp"
 #include "railyard/data/detail/cache_node.hpp"
@@ -28,7 +29,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,12 +105,15 @@ class Dataset {
   /// How many damaged samples its sources have left out (OnError) of what this process has read so far. A loader tells
   /// of them in Result::warnings().
   [[nodiscard]] std::uint64_t skipped() const {
-    std::map<std::string, std::uint64_t> counts;
+    detail::SkipCounts counts;
     node_->count_skipped(counts);
     std::uint64_t sum = 0;
     for (const auto& [source, count] : counts) sum += count;
     return sum;
   }
+  /// The name that the Trainer has the dataset by, of which this was made; empty if there is none, as of what joins
+  /// datasets of several names.
+  [[nodiscard]] const std::string& name() const noexcept { return reading_.name; }
   /// The name of the column that a model is to predict; empty if there is none.
   [[nodiscard]] const std::string& label() const noexcept { return label_; }
   /// Throws: ConfigError if there is no such column.
@@ -177,10 +180,11 @@ class Dataset {
   [[nodiscard]] Dataset transform(P preprocessor) const {
     const auto schema_after = [&] { return Schema{preprocessor.schema(schema())}; };
     auto site = site_of("transform", checked("transform", schema_after));
-    const auto fitted = std::make_shared<const P>(std::move(preprocessor));
-    const auto change = [fitted](const Block& block) { return Block{fitted->transform(block)}; };
-    return operation("transform", site.schema, detail::map_blocks(site, change), true,
-                     [fitted](detail::Fingerprint& to) { detail::identify_preprocessor(*fitted, to); });
+    const auto fitted = std::make_shared<const AnyPreprocessor>(std::move(preprocessor));
+    const auto change = [fitted](const Block& block) { return fitted->transform(block); };
+    return operation(
+        "transform", site.schema, detail::map_blocks(site, change), true,
+        [fitted](detail::Fingerprint& to) { to.add(fitted->fingerprint()); }, false, fitted);
   }
   /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]). name: what messages, and
   /// describe(), call it.
@@ -335,6 +339,16 @@ class Dataset {
     result.reading_.is_divided = is_divided;
     return result;
   }
+  /// Returns the dataset by that name.
+  [[nodiscard]] Dataset named(std::string_view name) const {
+    Dataset result = *this;
+    result.reading_.name = name;
+    return result;
+  }
+  /// Returns a dataset of the node that loaders divide as they do this one, and that has its label and name.
+  [[nodiscard]] Dataset remade(detail::NodePtr node) const {
+    return from_node(std::move(node), label_, is_divided()).named(name());
+  }
   // Is what all workers have alike, and the name that they know it by. What they do with it besides is their own.
   struct Common {
     detail::NodePtr node{};
@@ -359,6 +373,7 @@ class Dataset {
     std::size_t batch_size = 0;
     std::size_t batches_ahead = 8;
     std::shared_ptr<const Common> common{};
+    std::string name{};
   };
 
   Dataset(detail::NodePtr node, std::string label) : Dataset(std::move(node), std::move(label), Reading{}) {}
@@ -408,12 +423,13 @@ class Dataset {
   template <class = void>
   [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
                                   bool keeps_count, std::function<void(detail::Fingerprint&)> identify = {},
-                                  bool only_chooses = false) const {
+                                  bool only_chooses = false,
+                                  std::shared_ptr<const AnyPreprocessor> preprocessor = {}) const {
     const bool has_label = !label_.empty() && to->find(label_);
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to),
                 detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
-                                               only_chooses}),
+                                               only_chooses, std::move(preprocessor)}),
             has_label ? label_ : std::string{}, reading_};
   }
   template <class = void>
@@ -479,12 +495,22 @@ template <class = void>
   return datasets.front().is_divided();
 }
 
+// The name that all of the datasets have; empty if they have several.
+template <class = void>
+[[nodiscard]] std::string common_name(const std::vector<Dataset>& datasets) {
+  for (const Dataset& dataset : datasets) {
+    if (dataset.name() != datasets.front().name()) return {};
+  }
+  return datasets.front().name();
+}
+
 // Makes a dataset of a node that joins datasets, with nothing that could differ between workers: they have it alike
 // where they have those alike.
 template <class = void>
 [[nodiscard]] Dataset joined_of(const std::vector<Dataset>& datasets, NodePtr node, std::string label,
                                 std::string_view operation) {
-  Dataset made = Dataset::from_node(std::move(node), std::move(label), all_divided(datasets, operation));
+  Dataset made = Dataset::from_node(std::move(node), std::move(label), all_divided(datasets, operation))
+                     .named(common_name(datasets));
   std::string names;
   for (const Dataset& dataset : datasets) {
     if (!dataset.is_alike()) return made;
@@ -563,7 +589,8 @@ template <class = void>
                         datasets.size(), detail::joined(weights, ", "))};
   }
   return Dataset::from_node(std::make_shared<const detail::MixNode<>>(nodes, weights, seed), datasets.front().label(),
-                            detail::all_divided(datasets, "mix"));
+                            detail::all_divided(datasets, "mix"))
+      .named(detail::common_name(datasets));
 }
 
 }  // namespace railyard::inline v0_1

@@ -95,6 +95,12 @@ inline void identify_state(const State& state, Fingerprint& fingerprint) {
   }
 }
 
+[[nodiscard]] inline std::uint64_t fingerprint_of(const State& state) {
+  Fingerprint fingerprint;
+  identify_state(state, fingerprint);
+  return fingerprint.value();
+}
+
 /// Adds what a preprocessor is, what it has learned, and its options, if it tells of them.
 template <Preprocessor P>
 void identify_preprocessor(const P& fitted, Fingerprint& fingerprint) {

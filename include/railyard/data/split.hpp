@@ -96,7 +96,7 @@ inline void deal(const std::vector<std::uint64_t>& places, const std::vector<dou
     std::sort(parts[part].begin(), parts[part].end());
     auto node = std::make_shared<const SelectionNode<>>(
         dataset.node(), compose("split({:.3g})", sums[part + 1] - sums[part]), std::move(parts[part]));
-    datasets.push_back(Dataset::from_node(std::move(node), dataset.label(), dataset.is_divided()));
+    datasets.push_back(dataset.remade(std::move(node)));
   }
   return datasets;
 }

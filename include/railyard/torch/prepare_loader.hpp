@@ -310,6 +310,7 @@ template <class D>
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();
   }
+  worker.keep_preprocessors(dataset);
   const bool is_divided = dataset.is_divided();
   const detail::BatchShares shares = detail::checked_shares(worker, options, is_divided);
   const std::string order = detail::order_of(options, shares);

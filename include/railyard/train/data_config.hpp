@@ -56,9 +56,9 @@ struct DataConfig {
   /// the workers then count each sample once per worker, which leaves means as they are. Workers of a host that go over
   /// one at the same time have its samples read and decoded by one of them.
   std::vector<std::string> split{"all"};
-  /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it. A loader with
-  /// drives_step needs parts of equally many batches. With a loader of a part in its TrainState, a run does not go on
-  /// with another number of workers: their parts are others.
+  /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it; whole.name() says of
+  /// which dataset. A loader with drives_step needs parts of equally many batches. With a loader of a part in its
+  /// TrainState, a run does not go on with another number of workers: their parts are others.
   std::function<Dataset(const Dataset& whole, std::size_t rank, std::size_t world_size)> splitter{};
 };
 
@@ -94,8 +94,9 @@ inline void check_datasets(const Datasets& datasets, const DataConfig& config) {
   const auto& split = config.split;
   const bool is_split =
       std::any_of(split.begin(), split.end(), [name](const std::string& one) { return one == "all" || one == name; });
-  if (!is_split) return whole->alike(name);
-  return config.splitter ? config.splitter(*whole, rank, world_size).undivided() : *whole;
+  const Dataset named = whole->named(name);
+  if (!is_split) return named.alike(name);
+  return config.splitter ? config.splitter(named, rank, world_size).undivided().named(name) : named;
 }
 
 }  // namespace detail

@@ -5,13 +5,17 @@
 #include "railyard/train/step_times.hpp"
 
 #include "railyard/checkpoint/checkpoint.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
+#include "railyard/data/any_preprocessor.hpp"
+#include "railyard/data/detail/dataset_preprocessors.hpp"
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -55,6 +59,8 @@ struct ResultFields {
   int failed_checkpoints = 0;
   bool is_state_saved = true;
   bool is_recorded = false;
+  /// What changes the samples of the Trainer's datasets, by their names; those that nothing does are left out.
+  std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors{};
 };
 
 /// Is what fit() returns: converts to true if the run succeeded.
@@ -98,6 +104,30 @@ class [[nodiscard]] Result {
   /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests. See
   /// CheckpointFolder::best().
   [[nodiscard]] const std::vector<Checkpoint>& best_checkpoints() const noexcept { return fields_.best_checkpoints; }
+  /// Returns what the samples of a dataset of the Trainer were changed by before the workers saw them
+  /// (Dataset::transform()): one as it is, several as a Chain; with what they have learned as checkpoint() holds it, if
+  /// it does. Without a Trainer, and for what the training function has added: Checkpoint::load_preprocessor(). Throws:
+  /// ConfigError that lists the datasets that have such; DataError for a damaged checkpoint.
+  /// Example: ry::EpochReader{samples.transform(result.preprocessor("train")), {.global_batch_size = 256}}
+  [[nodiscard]] AnyPreprocessor preprocessor(std::string_view dataset) const {
+    std::string names;
+    for (const auto& [name, preprocessors] : fields_.preprocessors) {
+      names += (names.empty() ? "\"" : ", \"") + name + "\"";
+      if (name != dataset) continue;
+      const auto state = checkpoint() ? checkpoint()->preprocessor_state(name) : std::nullopt;
+      return preprocessors.all(state ? &*state : nullptr);
+    }
+    throw ConfigError{detail::compose(
+        "Result::preprocessor(\"{}\"): transform() was called of no dataset that the Trainer has by that name: it was "
+        "of {}; what the training function has added is in checkpoint()->load_preprocessor()",
+        dataset, names.empty() ? "none" : names)};
+  }
+  /// Returns it with the preprocessors of the Trainer's datasets.
+  [[nodiscard]] Result with(std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors) && {
+    fields_.preprocessors = std::move(preprocessors);
+    return std::move(*this);
+  }
+
   /// How many checkpoints could not be written in this fit(): warnings() tell of each.
   [[nodiscard]] int failed_checkpoints() const noexcept { return fields_.failed_checkpoints; }
   /// Whether the newest state that was to be saved is: false if its checkpoint could not be written, so that

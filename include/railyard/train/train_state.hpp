@@ -146,7 +146,10 @@ class TrainState {
           worker.rank(), worker.world_size())};
     }
     std::set<std::string_view> names;
-    for (const StatePart& part : parts_) detail::check_part_name(part.name_, names);
+    for (const StatePart& part : parts_) check_name(part.name_, names);
+    for (const NamedDataset& one : worker.context().datasets) {
+      worker.keep_preprocessors(one.dataset.named(one.name));
+    }
     if (worker.rank() == 0) note_environment();  // which its checkpoints hold
     resume();
     worker.state_ = this;
@@ -188,6 +191,15 @@ class TrainState {
  private:
   friend class Worker;
   using Clock = detail::SnapshotPace::Clock;
+
+  static void check_name(const std::string& name, std::set<std::string_view>& former) {
+    detail::check_part_name(name, former);
+    if (!name.starts_with(detail::preprocessor_prefix)) return;
+    throw ConfigError{detail::compose(
+        "the part \"{}\" cannot be in a checkpoint: names that begin with \"{}\" are those of what datasets were "
+        "changed by, which checkpoints hold by themselves: give it another name",
+        detail::printable(name), detail::preprocessor_prefix)};
+  }
 
   void note_environment() const {
     detail::note_environment(worker_->environment());
@@ -240,6 +252,20 @@ class TrainState {
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
     if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
       worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
+    }
+    compare_preprocessors(checkpoint);
+  }
+
+  // With another number of workers they may learn others by roundings.
+  void compare_preprocessors(const Checkpoint& checkpoint) const {
+    for (const NamedState& now : worker_->preprocessors_.states()) {
+      const auto then = checkpoint.load(now.name, 0);
+      if (!then || detail::fingerprint_of(*then) == detail::fingerprint_of(now.state)) continue;
+      worker_->warn(detail::compose(
+          "what the preprocessors of the dataset \"{}\" have learned is not what {} holds, so that the model is given "
+          "other numbers than before: let them learn from the same samples, or put back what they had learned "
+          "(Checkpoint::load_preprocessor()) before transform()",
+          now.name.substr(detail::preprocessor_prefix.size()), worker_->resumes_from()));
     }
   }
 
@@ -346,6 +372,7 @@ class TrainState {
     const auto begin = Clock::now();
     std::vector<NamedState> states;
     for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
+    for (NamedState& one : worker_->preprocessors_.states()) states.push_back(std::move(one));
     std::vector<FileImage> images = file_images(states, worker_->rank());
     for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
     detail::SavedMessage save{.step = worker_->steps(),

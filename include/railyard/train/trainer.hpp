@@ -289,28 +289,12 @@ class Trainer<B, S> {
   /// Launched, every process calls it, and it returns the same in all of them.
   /// Throws: ConfigError before anything is started, if a setting cannot work; it names the setting and the remedy.
   Result fit() {
-    const auto called_at = Deadline::Clock::now();
-    detail::check_settings(scaling_, run_);
-    detail::check_datasets(datasets_, run_.data);
-    find_devices();
-    B::check(options_);
-    detail::open_standard_streams();
-    S scaling{};
-    if constexpr (JoiningScaling<S>) {
-      scaling.join({.launch = scaling_.launch,
-                    .num_workers = scaling_.num_workers.max(),
-                    .is_elastic = scaling_.num_workers.is_elastic(),
-                    .settings = detail::common_settings(B::name, scaling_.num_workers, devices_.are_asked_for(), run_),
-                    .timeout = run_.start_timeout,
-                    .silence_limit = run_.silence_limit,
-                    .say = detail::launch_lines(run_.progress),
-                    .devices = devices_.told(),
-                    .on_request = detail::part_writer()});
-      if (!scaling.leads()) return follow(scaling);
-      return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
-    } else {
-      return lead(scaling, called_at);
+    std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors;
+    for (const NamedDataset& one : datasets_) {
+      detail::DatasetPreprocessors of_one{one.dataset};
+      if (!of_one.empty()) preprocessors.emplace_back(one.name, std::move(of_one));
     }
+    return run().with(std::move(preprocessors));
   }
 
   /// Returns a Trainer that goes on with the run in that directory. Throws: ConfigError if the path names none; what
@@ -334,6 +318,31 @@ class Trainer<B, S> {
 
  private:
   using Function = detail::TrainingFunction<B>;
+
+  Result run() {
+    const auto called_at = Deadline::Clock::now();
+    detail::check_settings(scaling_, run_);
+    detail::check_datasets(datasets_, run_.data);
+    find_devices();
+    B::check(options_);
+    detail::open_standard_streams();
+    S scaling{};
+    if constexpr (JoiningScaling<S>) {
+      scaling.join({.launch = scaling_.launch,
+                    .num_workers = scaling_.num_workers.max(),
+                    .is_elastic = scaling_.num_workers.is_elastic(),
+                    .settings = detail::common_settings(B::name, scaling_.num_workers, devices_.are_asked_for(), run_),
+                    .timeout = run_.start_timeout,
+                    .silence_limit = run_.silence_limit,
+                    .say = detail::launch_lines(run_.progress),
+                    .devices = devices_.told(),
+                    .on_request = detail::part_writer()});
+      if (!scaling.leads()) return follow(scaling);
+      return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
+    } else {
+      return lead(scaling, called_at);
+    }
+  }
 
   // A Backend of GPUs needs one for each worker, unless its options say which.
   [[nodiscard]] bool gives_devices() const {

@@ -5,6 +5,7 @@
 #include "railyard/train/data_config.hpp"
 #include "railyard/train/detail/accepted_changes.hpp"
 #include "railyard/train/detail/control_lane.hpp"
+#include "railyard/train/detail/kept_preprocessors.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/detail/worker_waits.hpp"
 
@@ -301,6 +302,10 @@ class Worker {
   /// What equal bits depend on, for the manifests of checkpoints: rooms above this one add what they know.
   [[nodiscard]] NamedValues& environment() noexcept { return environment_; }
 
+  /// Takes what changes the samples of a dataset that goes back to one of the Trainer's into the checkpoints from now
+  /// on. Loaders do that.
+  void keep_preprocessors(const Dataset& dataset) { preprocessors_.note(dataset); }
+
   /// Where the workers leave small values for each other; for rooms above this one.
   [[nodiscard]] Store& store() noexcept { return link_->store(); }
   /// What this worker shows its supervisor while it runs: loaders write their progress there.
@@ -406,6 +411,7 @@ class Worker {
   bool has_saved_ = false;  // its state, over what it has gone on from in memory
   detail::ControlLane control_{};
   NamedValues environment_{};
+  detail::KeptPreprocessors preprocessors_{};  // of the datasets that are read
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
 

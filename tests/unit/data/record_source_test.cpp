@@ -4,6 +4,7 @@
 #include "railyard/data/csv_source.hpp"
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/detail/line_cutter.hpp"
+#include "railyard/data/epoch_reader.hpp"
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
@@ -114,6 +115,20 @@ TEST_CASE("RecordSource: is a Dataset, with its label") {
   CHECK(dataset.label() == "n");
   CHECK(dataset.count() == 500);
   CHECK(dataset.is_indexed());
+}
+
+TEST_CASE("RecordSource: what datasets of one description leave out is counted for each, and once for parts of one") {
+  const TemporaryFolder folder;
+  const auto bars = [path = folder.write("a.bars", "|||\nx\n||\n")] {
+    return ry::Dataset{BarsSource{path, {.on_error = ry::OnError::skip()}}};
+  };
+  const ry::Dataset one = bars();
+  const ry::Dataset both = ry::concat({one, bars(), one.take(1)});
+  ry::EpochReader reader{both, {.global_batch_size = 100}};
+  while (reader.next()) {
+  }
+  CHECK(one.skipped() == 1);
+  CHECK(both.skipped() == 2);
 }
 
 TEST_CASE("RecordSource: gives several threads the same samples, though none has looked at the files before") {

@@ -90,6 +90,28 @@ TEST_CASE("DataConfig: a splitter of the user's own gives each worker its part o
   CHECK(result.metrics().at("mean").number() == 5);
 }
 
+TEST_CASE("DataConfig: a splitter is told which dataset it is to split") {
+  const Scratch scratch;
+  const ry::DataConfig config{.splitter = [](const ry::Dataset& whole, std::size_t, std::size_t) {
+    return whole.take(whole.name() == "train" ? 6 : 2);
+  }};
+  const auto result = run_with<ry::Local, ry::Threads>(
+      scratch,
+      [](ry::Worker& worker) {
+        tell(worker);
+        const ry::Dataset train = worker.dataset("train");
+        const ry::Dataset validation = worker.dataset("validation");
+        worker.report({{"of_part", train.skip(1).repeat(2).name() + ry::split(train, {0.5, 0.5})[1].name()},
+                       {"of_both", ry::concat({train, train}).name() + ry::mix({train, validation}, {1, 1}).name()}});
+      },
+      config);
+  REQUIRE(result.error() == "");
+  CHECK(result.history().front().at("train").number() == 6);
+  CHECK(result.history().front().at("validation").number() == 2);
+  CHECK(result.metrics().at("of_part").as<std::string>() == "traintrain");
+  CHECK(result.metrics().at("of_both").as<std::string>() == "train");
+}
+
 TEST_CASE("DataConfig: what is joined or split in a worker is divided as it was before") {
   const Scratch scratch;
   const auto join_and_split = [](ry::Worker& worker) {

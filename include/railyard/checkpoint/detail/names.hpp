@@ -2,6 +2,7 @@
 // Which names the files of a checkpoint may have, and what they mean. Checkpoint room.
 #pragma once
 
+#include "railyard/checkpoint/detail/crc32c.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -10,6 +11,7 @@
 #include <charconv>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -66,6 +68,20 @@ inline constexpr std::string_view user_folder = "files/";
 [[nodiscard]] inline std::string_view fault_of_part(std::string_view name) {
   if (name.find(".rank-") != std::string_view::npos) return "it contains \".rank-\", by which files of ranks are told";
   return fault_of_name(name);
+}
+
+inline constexpr std::string_view preprocessor_prefix = "preprocessor.";
+
+/// Returns the name of the part that holds what was learned of the samples of a dataset.
+[[nodiscard]] inline std::string preprocessor_part(std::string_view dataset) {
+  std::string name{preprocessor_prefix};
+  for (const char c : dataset) {
+    const bool is_plain =
+        (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' || c == '_' || c == ' ';
+    name += is_plain ? std::string{c} : compose("%{:02x}", static_cast<unsigned char>(c));
+  }
+  if (name.size() <= 150) return name;
+  return compose("{}%{:08x}", name.substr(0, 100), crc32c(std::as_bytes(std::span{dataset})));
 }
 
 [[nodiscard]] inline std::string tensors_name(std::string_view part) { return compose("{}.safetensors", part); }

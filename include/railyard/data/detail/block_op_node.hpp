@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,9 +29,10 @@ class BlockOpNode final : public DataNode {
   struct Operation {
     std::string name{};  // as messages show it: "map"
     BlockFunction apply{};
-    bool keeps_count = true;                          // one sample comes out for each that goes in
-    std::function<void(Fingerprint&)> identify = {};  // adds what it does, where that is known
-    bool only_chooses = false;                        // columns, of which it computes none
+    bool keeps_count = true;                                   // one sample comes out for each that goes in
+    std::function<void(Fingerprint&)> identify = {};           // adds what it does, where that is known
+    bool only_chooses = false;                                 // columns, of which it computes none
+    std::shared_ptr<const AnyPreprocessor> preprocessor = {};  // that does it
   };
 
   BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation)
@@ -53,7 +53,7 @@ class BlockOpNode final : public DataNode {
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
 
-  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
+  void count_skipped(SkipCounts& counts) const override { upstream_->count_skipped(counts); }
   void take_stock(DataStock& stock) const override {
     upstream_->take_stock(stock);
     if (keeps_count()) {
@@ -62,6 +62,7 @@ class BlockOpNode final : public DataNode {
       stock.add_operation(operation_.name);
     }
     if (operation_.identify) operation_.identify(stock.making());
+    if (operation_.preprocessor != nullptr) stock.add_preprocessor(operation_.preprocessor);
   }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     return apply(upstream_->read(places, key), key);

@@ -96,6 +96,10 @@ struct Scope {
 // Says whether samples come to an end. That of datasets together is the greatest of theirs.
 enum class Ending : std::uint8_t { certain, unknown, never };
 
+class DataNode;
+// By the source, which is there once where several parts are of one.
+using SkipCounts = std::map<const DataNode*, std::uint64_t>;
+
 // Is a dataset as its operations see it. Never changes; used by many threads at once.
 class DataNode : public std::enable_shared_from_this<DataNode> {
  public:
@@ -120,8 +124,8 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   // How many operations it consists of: tells the random numbers of one from those of another.
   [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
 
-  // Adds how many damaged samples its sources have left out, by what they are called: of what this process has read.
-  virtual void count_skipped(std::map<std::string, std::uint64_t>& counts) const = 0;
+  // Adds how many damaged samples its sources have left out of what this process has read.
+  virtual void count_skipped(SkipCounts& counts) const = 0;
 
   // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
   virtual void take_stock(DataStock& stock) const = 0;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,9 @@
 #include <vector>
 
 namespace railyard::inline v0_1 {
+
+class AnyPreprocessor;
+
 namespace detail {
 
 /// Of files that are larger together, and of columns in memory that are, only parts are looked at.
@@ -68,11 +72,20 @@ class DataStock {
     settings_.add(settings);
     making_.add(settings);
   }
+  /// Takes what changes the samples by what it has learned; that it does is to be told of to making() as well.
+  void add_preprocessor(std::shared_ptr<const AnyPreprocessor> preprocessor) {
+    preprocessors_.push_back(std::move(preprocessor));
+  }
   void add_files(std::vector<std::string> paths) { files_.push_back(std::move(paths)); }
   /// what: its name and shape.
   void add_memory(std::string_view what, std::uint64_t digest) { memory_.push_back({std::string{what}, digest, {}}); }
   void add_memory(std::string_view what, Column column) {
     memory_.push_back({std::string{what}, std::nullopt, std::move(column)});
+  }
+
+  /// Returns what was added, in the order in which samples come by it.
+  [[nodiscard]] const std::vector<std::shared_ptr<const AnyPreprocessor>>& preprocessors() const noexcept {
+    return preprocessors_;
   }
 
   /// Returns a number that is another when samples are: of files, 64 of a source are looked at for size and time. Cost:
@@ -195,6 +208,7 @@ class DataStock {
   std::size_t num_sources_ = 0;
   std::vector<std::vector<std::string>> files_{};  // by source
   std::vector<Memory> memory_{};
+  std::vector<std::shared_ptr<const AnyPreprocessor>> preprocessors_{};
 };
 
 /// Is what two stocks tell of each other.

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,7 +56,7 @@ class JoiningNode : public DataNode {
     for (const NodePtr& part : parts_) deepest = std::max(deepest, part->depth());
     return deepest + 1;
   }
-  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override {
+  void count_skipped(SkipCounts& counts) const override {
     for (const NodePtr& part : parts_) part->count_skipped(counts);
   }
   void take_stock(DataStock& stock) const override {

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,7 +37,7 @@ class OrderNode : public DataNode {
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
-  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
+  void count_skipped(SkipCounts& counts) const override { upstream_->count_skipped(counts); }
   void take_stock(DataStock& stock) const override {
     upstream_->take_stock(stock);
     stock.add_operation(operation_, settings());

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -140,12 +139,11 @@ class SourceNode final : public DataNode {
   [[nodiscard]] bool costs_a_copy() const override {
     return requires { requires bool{S::costs_a_copy}; };
   }
-  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override {
+  void count_skipped(SkipCounts& counts) const override {
     if constexpr (requires {
                     { source_.skipped() } -> std::convertible_to<std::uint64_t>;
                   }) {
-      const std::uint64_t skipped = source_.skipped();
-      if (skipped > 0) counts.insert_or_assign(describe(), skipped);  // once, where several parts are of one source
+      if (const std::uint64_t skipped = source_.skipped(); skipped > 0) counts[this] = skipped;
     }
   }
   void take_stock(DataStock& stock) const override {

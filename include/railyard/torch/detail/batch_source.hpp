@@ -203,12 +203,15 @@ class DatasetBatches final : public BatchSource {
 
  private:
   void tell_of_skipped() {
-    std::map<std::string, std::uint64_t> counts;
-    dataset_.node()->count_skipped(counts);
+    SkipCounts by_source;
+    dataset_.node()->count_skipped(by_source);
+    std::map<std::string, std::uint64_t> counts;  // of sources that messages call alike, all together
+    for (const auto& [source, count] : by_source) counts[source->describe()] += count;
+    const std::string of = dataset_.name().empty() ? "" : compose(" (dataset \"{}\")", dataset_.name());
     for (const auto& [source, count] : counts) {
       if (std::exchange(told_of_[source], count) == count) continue;
-      warn_(compose("{}: {} damaged sample{} left out, as .on_error says", source, count,
-                    count == 1 ? " was" : "s were"));
+      warn_(compose("{}: {} damaged sample{} left out, as .on_error says{}", source, count,
+                    count == 1 ? " was" : "s were", of));
     }
   }
 
