@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Teaches a small causal transformer the characters of a text, from a stream of windows, and kills a worker in between:
 // text_stream [FILE]; by default the licence that Debian and its kin have.
-// Look at windows_of(): how many windows there are is known only at the end of the stream, and still each of them comes
-// exactly once per epoch, for the loader's position, which the TrainState holds, is one in the stream as it is
-// shuffled.
+// Look at windows_of(): how many windows there are is known only at the end of the stream, and still each comes exactly
+// once per epoch, for the loader's position, which the TrainState holds, is one in the stream as it is shuffled.
 #include <railyard/data/text_lines_source.hpp>
 #include <railyard/railyard.hpp>
 
@@ -16,19 +15,20 @@
 namespace ry = railyard;
 
 constexpr std::size_t length = 32;  // characters of a window
-constexpr std::int64_t width = 48;
+constexpr std::int64_t features = 48;
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
-    const auto layer = torch::nn::TransformerEncoderLayerOptions(width, 4).dim_feedforward(2 * width).dropout(0);
-    embedding = register_module("embedding", torch::nn::Embedding(128, width));
-    places = register_parameter("places", torch::randn({static_cast<std::int64_t>(length), 1, width}) * 0.1);
+    const auto layer = torch::nn::TransformerEncoderLayerOptions(features, 4).dim_feedforward(2 * features).dropout(0);
+    embedding = register_module("embedding", torch::nn::Embedding(128, features));
+    places = register_parameter("places", torch::randn({static_cast<std::int64_t>(length), 1, features}) * 0.1);
     layers = register_module("layers", torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(layer, 2)));
-    output = register_module("output", torch::nn::Linear(width, 128));
+    output = register_module("output", torch::nn::Linear(features, 128));
   }
-  torch::Tensor forward(const torch::Tensor& characters) {                                  // (windows, length)
-    const auto mask = torch::nn::TransformerImpl::generate_square_subsequent_mask(length);  // nobody sees what follows
-    const auto text = embedding(characters).transpose(0, 1) + places;                       // (length, windows, width)
+  // Of (windows, length) characters. A place sees nothing of what follows it.
+  torch::Tensor forward(const torch::Tensor& characters) {
+    const auto mask = torch::nn::TransformerImpl::generate_square_subsequent_mask(length);
+    const auto text = embedding(characters).transpose(0, 1) + places;
     return output(layers(text, mask).transpose(0, 1)).flatten(0, 1);
   }
   torch::nn::Embedding embedding{nullptr};
@@ -77,7 +77,7 @@ void train(ry::Worker& worker) {
   ry::Perplexity seen;  // goes on in the middle of an epoch, as the loader does
   ry::TrainState state{worker, {{"net", net}, {"optimizer", optimizer}, {"training", training}, {"seen", seen}}};
 
-  for (const int epoch : state.epochs(6)) {
+  for (const int epoch : state.epochs(10)) {
     for (const auto& batch : training) {
       optimizer.zero_grad();
       auto loss = loss_of(net, batch);
