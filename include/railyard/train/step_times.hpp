@@ -2,7 +2,7 @@
 // Where the time of training steps has gone. Train room.
 #pragma once
 
-#include "railyard/core/version.hpp"
+#include "railyard/core/value.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -34,6 +34,33 @@ struct StepTimes {
 };
 
 namespace detail {
+
+/// Returns what has come since then.
+[[nodiscard]] inline StepTimes times_since(const StepTimes& then, StepTimes now) {
+  now.steps -= then.steps;
+  now.skipped -= then.skipped;
+  now.bytes -= then.bytes;
+  now.compute -= then.compute;
+  now.data -= then.data;
+  now.wait -= then.wait;
+  now.communication -= then.communication;
+  now.optimizer -= then.optimizer;
+  return now;
+}
+
+/// Adds shares, whom the others wait for, and bytes, unless there is a metric of that name already.
+inline void add_step_times(const StepTimes& times, Metrics& metrics) {
+  const auto add = [&metrics](const char* name, const Value& value) {
+    if (metrics.find(name) == nullptr) metrics.set(name, value);
+  };
+  add("compute_share", times.share_of_compute());
+  add("data_share", times.share_of_data());
+  add("wait_share", times.share_of_wait());
+  add("communication_share", times.share_of_communication());
+  add("optimizer_share", times.share_of_optimizer());
+  add("slowest_rank", times.slowest_rank);
+  add("gradient_bytes", times.bytes);
+}
 
 /// Returns the times of the average rank of those that have told theirs, and the bytes of all together.
 [[nodiscard]] inline StepTimes average_of(const std::vector<StepTimes>& by_rank) {

@@ -438,7 +438,8 @@ class Trainer<B, S> {
             .waits_for_checkpoints = run_.checkpoint.synchronous,
             .accept_changes = run_.accept_changes,
             .datasets = datasets_,
-            .data = run_.data};
+            .data = run_.data,
+            .reports_step_times = run_.report_step_times};
   }
 
   template <class F>

@@ -28,6 +28,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -55,6 +56,7 @@ struct RunContext {
   std::vector<std::string> accept_changes{};  ///< see RunConfig
   Datasets datasets{};
   DataConfig data{};
+  bool reports_step_times = false;
 };
 
 class TrainState;
@@ -122,7 +124,7 @@ class Worker {
             rank(), world_size(), name)};
       }
     }
-    post_report(metrics);
+    post_report(context_->reports_step_times ? with_step_times(metrics) : metrics);
     ++num_reports_;
   }
 
@@ -205,12 +207,13 @@ class Worker {
   void on_step_end(std::function<void()> function) { on_step_end_ = std::move(function); }
   /// What samples() was last told; nothing if it never was.
   [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
-  /// Sets what tells where the time of the steps has gone, for a room above this one.
-  void on_step_times(std::function<StepTimes()> function) { on_step_times_ = std::move(function); }
+  /// Sets what tells where the time of all steps has gone, for a room above this one; it is told whether the training
+  /// function has returned.
+  void on_step_times(std::function<StepTimes(bool is_end)> function) { on_step_times_ = std::move(function); }
   /// Tells the supervisor where it has gone; called when the training function has returned.
   void post_step_times() {
     if (num_steps_ > 0 && num_steps_ < steps_apart) warn_of_training_apart();
-    if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_()));
+    if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_(true)));
   }
   /// Says that a loader begins to wait for data, or has it: the time between is StepTimes::data.
   void wait_for_data(bool begins) {
@@ -355,6 +358,14 @@ class Worker {
         world_size(), num_steps_));
   }
 
+  // Other threads than the training function's may not look at its clock.
+  [[nodiscard]] Metrics with_step_times(Metrics metrics) {
+    if (!on_step_times_ || std::this_thread::get_id() != thread_) return metrics;
+    const StepTimes now = on_step_times_(false);
+    detail::add_step_times(detail::times_since(std::exchange(reported_times_, now), now), metrics);
+    return metrics;
+  }
+
   // The link knows of messages only: the error says what this one was.
   void post_report(const Metrics& metrics) {
     const auto call = [&] {
@@ -396,7 +407,9 @@ class Worker {
   std::function<void(std::uint64_t, bool)> on_samples_{};
   std::function<void()> on_abandoned_step_{};
   std::function<void()> on_step_end_{};
-  std::function<StepTimes()> on_step_times_{};
+  std::function<StepTimes(bool is_end)> on_step_times_{};
+  StepTimes reported_times_{};  // up to the last report
+  std::thread::id thread_ = std::this_thread::get_id();
   std::function<void(bool)> on_data_wait_{};
   TrainState* state_ = nullptr;
   std::atomic<std::int64_t> num_reports_{0};  // those before the checkpoint that the run goes on from included

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/torch/step_times.hpp"
 
+#include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/prepare_optimizer.hpp"
 
 #include "run.hpp"
 #include "support/catch.hpp"
+#include "unit/train/scratch.hpp"
 
 #include <torch/nn.h>
 #include <torch/optim.h>
+
+#include <cstdint>
+#include <utility>
 
 namespace ry = railyard;
 
@@ -72,4 +77,26 @@ TEST_CASE("step_times: a Result has those of all steps, whether they have been a
     CHECK((times.bytes > 0 && times.slowest_rank >= 0 && times.slowest_rank < 2));
     CHECK(result.step_times_by_rank()[0].steps == 4);
   }
+}
+
+TEST_CASE("step_times: waiting for data is a share in the metrics of each report, where the run asks for it") {
+  const Scratch scratch;
+  const auto train = [](ry::Worker& worker) {
+    auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(1, 1); });
+    auto loader = ry::prepare_loader(worker, worker.dataset("train"),
+                                     {.global_batch_size = 8, .drives_step = true, .threads = 0});
+    for (const auto& batch : loader) net->forward(batch.data.to(torch::kFloat).view({-1, 1})).sum().backward();
+    worker.report({{"done", true}});
+  };
+  const auto slow = ry::Dataset::from_function({{"x", ry::Dtype::f32}}, 64, [](std::uint64_t id, auto& out) {
+    double number = static_cast<double>(id);  // work, beside which the step is short
+    for (int round = 0; round < 200'000; ++round) number = number * 0.999 + 1;
+    out.set("x", static_cast<float>(number));
+  });
+  ry::RunConfig run{.storage_path = scratch.path(), .progress = ry::Progress::quiet, .report_step_times = true};
+  const auto result =
+      ry::Trainer<ry::SharedMemory, ry::Threads>{train, {.num_workers = 2}, std::move(run), {{"train", slow}}}.fit();
+  REQUIRE(result.error() == "");
+  CHECK(result.metrics().at("data_share").number() > 0);
+  CHECK(result.metrics().at("compute_share").number() < 1);
 }

@@ -10,6 +10,8 @@
 #include "railyard/workers/threads.hpp"
 
 #include <stdexcept>
+#include <string>
+#include <thread>
 
 namespace ry = railyard;
 using Catch::ContainsSubstring;
@@ -19,7 +21,7 @@ namespace {
 // As a room above does that has trained a model.
 void pretend_steps(ry::Worker& worker) {
   const double rank = worker.rank();
-  worker.on_step_times([rank] {
+  worker.on_step_times([rank](bool) {
     return ry::StepTimes{.steps = 10,
                          .compute = 4 + rank,
                          .data = 2,
@@ -41,6 +43,39 @@ TEST_CASE("StepTimes: shares add up to one, and those of no step are zero") {
   CHECK(times.share_of_communication() == 0.2);
   CHECK(times.share_of_optimizer() == 0.1);
   CHECK(ry::StepTimes{}.share_of_compute() == 0);
+}
+
+TEST_CASE(
+    "RunConfig: report_step_times adds the shares since the last report to the metrics, but none over the user's") {
+  const Scratch scratch;
+  const auto train = [](ry::Worker& worker) {
+    worker.report({{"loss", 1}});  // of no step yet
+    ry::StepTimes times{};
+    worker.on_step_times([&times](bool) { return times; });
+    times = {.steps = 1, .compute = 1, .data = 3, .bytes = 10};
+    worker.report({{"loss", 1}});
+    times = {.steps = 2, .compute = 2, .data = 3, .wait = 1, .bytes = 30, .slowest_rank = 1};
+    worker.report({{"loss", 1}, {"wait_share", "mine"}});
+    std::thread{[&worker] { worker.report({{"loss", 1}}); }}.join();
+  };
+  const auto history = [&](bool is_asked_for) {
+    const auto result = run_in<ry::Local, ry::Threads>(scratch, 2, train, {.report_step_times = is_asked_for});
+    REQUIRE(result.error() == "");
+    return result.history();
+  };
+  const auto told = history(true);
+  REQUIRE(told.size() == 4);
+  CHECK(told[0] == ry::Metrics{{"loss", 1}});
+  CHECK(told[1].at("compute_share").number() == 0.25);
+  CHECK(told[1].at("data_share").number() == 0.75);
+  CHECK(told[1].at("gradient_bytes").number() == 10);
+  CHECK(told[2].at("compute_share").number() == 0.5);
+  CHECK(told[2].at("data_share").number() == 0);
+  CHECK(told[2].at("wait_share").as<std::string>() == "mine");
+  CHECK(told[2].at("gradient_bytes").number() == 20);
+  CHECK(told[2].at("slowest_rank").number() == 1);
+  CHECK(told[3] == ry::Metrics{{"loss", 1}});
+  for (const ry::Metrics& untold : history(false)) CHECK(untold.find("data_share") == nullptr);
 }
 
 TEST_CASE("StepTimes: a run's Result and result.json tell what every rank has told") {

@@ -580,8 +580,8 @@ struct Gradients {
     worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
-    worker.on_step_times([&worker, exchange = gradients.exchange.get()] {
-      exchange->warn_of_skipped();
+    worker.on_step_times([&worker, exchange = gradients.exchange.get()](bool is_end) {
+      if (is_end) exchange->warn_of_skipped();
       return exchange->clock().total(worker.world_size());
     });
     worker.on_data_wait([clock = &gradients.exchange->clock()](bool begins) { clock->enter_data(begins); });

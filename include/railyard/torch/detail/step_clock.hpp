@@ -63,17 +63,8 @@ class StepClock {
 
   // Since the last call, or the first exchange.
   [[nodiscard]] StepTimes take(int world_size) {
-    StepTimes times = total(world_size);
-    const StepTimes before = std::exchange(taken_, times);
-    times.steps -= before.steps;
-    times.skipped -= before.skipped;
-    times.bytes -= before.bytes;
-    times.compute -= before.compute;
-    times.data -= before.data;
-    times.wait -= before.wait;
-    times.communication -= before.communication;
-    times.optimizer -= before.optimizer;
-    return times;
+    const StepTimes now = total(world_size);
+    return times_since(std::exchange(taken_, now), now);
   }
 
  private:
