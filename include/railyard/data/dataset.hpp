@@ -7,6 +7,7 @@
 #include "railyard/data/detail/bucket_node.hpp"
 #include "railyard/data/detail/cache_node.hpp"
 #include "railyard/data/detail/data_node.hpp"
+#include "railyard/data/detail/dataset_reading.hpp"
 #include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/joining_nodes.hpp"
 #include "railyard/data/detail/mix_node.hpp"
@@ -125,10 +126,11 @@ class Dataset {
   }
   /// Whether a loader gives each worker its share of the samples, as it does by default, or all of them.
   [[nodiscard]] bool is_divided() const noexcept { return reading_.is_divided; }
-  /// Returns the dataset of which loaders give all samples to each worker.
+  /// Returns the dataset of which loaders give all samples to each worker, which may have a part of its own.
   [[nodiscard]] Dataset undivided() const {
     Dataset result = *this;
-    result.reading_.is_divided = false;
+    result.reading_.is_divided = result.reading_.is_chosen_alike = false;
+    result.reading_.common = nullptr;
     return result;
   }
   /// Returns the dataset of which loaders and readers give batches of so many samples, all workers together, unless
@@ -316,7 +318,7 @@ class Dataset {
   template <class = void>
   [[nodiscard]] Dataset cache() const {
     require_end("cache");
-    return still_alike(over<detail::CacheNode<>>());
+    return over<detail::CacheNode<>>();
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
@@ -345,36 +347,35 @@ class Dataset {
     result.reading_.name = name;
     return result;
   }
-  /// Returns a dataset of the node that loaders divide as they do this one, and that has its label and name.
-  [[nodiscard]] Dataset remade(detail::NodePtr node) const {
-    return from_node(std::move(node), label_, is_divided()).named(name());
+  /// Returns the dataset that the node makes of this one, whose batches are not spoken of.
+  [[nodiscard]] Dataset remade(const detail::NodePtr& node) const {
+    Dataset result = after(node);
+    result.reading_.batch_size = 0;
+    result.reading_.batches_ahead = Reading{}.batches_ahead;
+    return result;
   }
-  // Is what all workers have alike, and the name that they know it by. What they do with it besides is their own.
-  struct Common {
-    detail::NodePtr node{};
-    std::string name{};
-  };
   /// Returns the dataset, of which loaders give all samples to each worker, as one that all of them have alike: those
   /// of a host may then read it together.
   [[nodiscard]] Dataset alike(std::string_view name) const {
     Dataset result = undivided();
-    result.reading_.common = std::make_shared<const Common>(Common{node_, std::string{name}});
+    result.reading_.common = std::make_shared<const detail::CommonData>(detail::CommonData{node_, std::string{name}});
+    result.reading_.is_chosen_alike = true;
     return result;
   }
+  /// Returns the dataset as one of which all workers have the same samples at the same places, or not.
+  [[nodiscard]] Dataset chosen_alike(bool is_alike) const {
+    Dataset result = *this;
+    result.reading_.is_chosen_alike = is_alike;
+    return result;
+  }
+  [[nodiscard]] bool is_chosen_alike() const noexcept { return reading_.is_chosen_alike; }
   /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
-  [[nodiscard]] const std::shared_ptr<const Common>& common() const noexcept { return reading_.common; }
+  [[nodiscard]] const std::shared_ptr<const detail::CommonData>& common() const noexcept { return reading_.common; }
   /// Whether all workers have it alike as it is: nothing was done with it since alike().
   [[nodiscard]] bool is_alike() const noexcept { return reading_.common != nullptr && reading_.common->node == node_; }
 
  private:
-  // How loaders and readers go over it.
-  struct Reading {
-    bool is_divided = true;
-    std::size_t batch_size = 0;
-    std::size_t batches_ahead = 8;
-    std::shared_ptr<const Common> common{};
-    std::string name{};
-  };
+  using Reading = detail::DatasetReading;
 
   Dataset(detail::NodePtr node, std::string label) : Dataset(std::move(node), std::move(label), Reading{}) {}
   Dataset(detail::NodePtr node, std::string label, const Reading& reading)
@@ -426,11 +427,13 @@ class Dataset {
                                   bool only_chooses = false,
                                   std::shared_ptr<const AnyPreprocessor> preprocessor = {}) const {
     const bool has_label = !label_.empty() && to->find(label_);
+    Reading reading = reading_;
+    reading.is_chosen_alike = keeps_count && is_chosen_alike();  // a function may choose by rank
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to),
                 detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
                                                only_chooses, std::move(preprocessor)}),
-            has_label ? label_ : std::string{}, reading_};
+            has_label ? label_ : std::string{}, reading};
   }
   template <class = void>
   [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const {
@@ -444,14 +447,14 @@ class Dataset {
   }
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 
-  // What was made of this one without anything that could differ between workers.
-  [[nodiscard]] Dataset still_alike(const Dataset& made) const {
-    return is_alike() ? made.alike(reading_.common->name) : made;
+  [[nodiscard]] Dataset after(const detail::NodePtr& made) const {
+    Reading reading = reading_;
+    reading.common = detail::common_after(reading_, node_, made);
+    return {made, label_, reading};
   }
-
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
-    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, reading_};
+    return after(std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...));
   }
 
   detail::NodePtr node_;
@@ -498,25 +501,26 @@ template <class = void>
 // The name that all of the datasets have; empty if they have several.
 template <class = void>
 [[nodiscard]] std::string common_name(const std::vector<Dataset>& datasets) {
-  for (const Dataset& dataset : datasets) {
-    if (dataset.name() != datasets.front().name()) return {};
-  }
-  return datasets.front().name();
+  const std::string& name = datasets.front().name();
+  const bool is_one = std::all_of(datasets.begin(), datasets.end(), [&](auto& one) { return one.name() == name; });
+  return is_one ? name : std::string{};
 }
 
-// Makes a dataset of a node that joins datasets, with nothing that could differ between workers: they have it alike
-// where they have those alike.
+// Makes a dataset of a node that joins datasets by the settings: workers have it alike where they have those alike.
 template <class = void>
 [[nodiscard]] Dataset joined_of(const std::vector<Dataset>& datasets, NodePtr node, std::string label,
-                                std::string_view operation) {
+                                std::string_view operation, std::string_view settings = {}) {
   Dataset made = Dataset::from_node(std::move(node), std::move(label), all_divided(datasets, operation))
                      .named(common_name(datasets));
   std::string names;
+  bool is_alike = true;
+  bool is_chosen_alike = true;
   for (const Dataset& dataset : datasets) {
-    if (!dataset.is_alike()) return made;
-    names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
+    is_alike = is_alike && dataset.is_alike();
+    is_chosen_alike = is_chosen_alike && dataset.is_chosen_alike();
+    if (is_alike) names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
   }
-  return made.alike(compose("{}({})", operation, names));
+  return is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made.chosen_alike(is_chosen_alike);
 }
 
 }  // namespace detail
@@ -588,9 +592,9 @@ template <class = void>
                         "each",
                         datasets.size(), detail::joined(weights, ", "))};
   }
-  return Dataset::from_node(std::make_shared<const detail::MixNode<>>(nodes, weights, seed), datasets.front().label(),
-                            detail::all_divided(datasets, "mix"))
-      .named(detail::common_name(datasets));
+  return detail::joined_of(datasets, std::make_shared<const detail::MixNode<>>(nodes, weights, seed),
+                           datasets.front().label(), "mix",
+                           detail::compose(" {{{}}} {}", detail::joined(weights, ", "), seed));
 }
 
 }  // namespace railyard::inline v0_1

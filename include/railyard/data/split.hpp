@@ -111,7 +111,8 @@ inline void deal(const std::vector<std::uint64_t>& places, const std::vector<dou
       return drawn >= from && drawn < to;
     };
     datasets.push_back(
-        dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed)));
+        dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed))
+            .chosen_alike(dataset.is_chosen_alike()));
   }
   return datasets;
 }

@@ -196,9 +196,10 @@ struct LoaderState {
     }
     if (!is_own || size->as<std::int64_t>() == worker->world_size()) return;
     refuse(compose(
-        "its dataset was a part of rank {}'s own, made for {} workers by RunConfig::data.splitter or "
-        "undivided(), and now there are {}, for which the parts are others: give the run {} workers, or "
-        "begin anew with another RunConfig::name",
+        "its dataset was a part of rank {}'s own, made for {} workers by RunConfig::data.splitter, by undivided(), or "
+        "in the training function by filter(), flat_map() or arguments that differ between ranks, and now there are "
+        "{}, for which the parts are others: give the run {} workers, or begin anew with another RunConfig::name, and "
+        "let the Trainer's dataset have what all are to do alike",
         state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
   }
 

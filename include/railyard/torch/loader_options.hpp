@@ -30,7 +30,8 @@ struct LoaderOptions {
   /// need be: with a global_batch_size, and fewer workers than before, each step is as it was and takes no more memory.
   std::size_t largest_micro_batch = 0;
 
-  // The following is for loaders of a railyard::Dataset.
+  // The following is for loaders of a railyard::Dataset. Others, which the loop reads by itself, refuse all of it but
+  // `threads` of 0.
 
   /// Makes data and target of the samples. By default data are the columns of numbers: one alone in its own dtype and
   /// shape, several side by side as f32 of shape (samples, numbers of all of them); undefined if there is none. Columns

@@ -129,6 +129,27 @@ template <class Example>
   return shares;
 }
 
+// Throws: ConfigError that names the options which are set and that loaders of this kind do not know. what: they go
+// over. remedy: makes a Dataset of it.
+inline void check_options_without_dataset(const Worker& worker, const LoaderOptions& options, std::string_view what,
+                                          std::string_view remedy) {
+  const LoaderOptions usual;
+  std::vector<std::string> set;
+  if (options.collate) set.emplace_back("collate");
+  if (options.padding != usual.padding) set.emplace_back("padding");
+  if (!options.bucket_by.empty()) set.emplace_back("bucket_by");
+  if (options.bucket_window != usual.bucket_window) set.emplace_back("bucket_window");
+  if (options.threads != usual.threads && options.threads != 0) set.emplace_back("threads");
+  if (options.prefetch != usual.prefetch) set.emplace_back("prefetch");
+  if (options.bound_bytes != usual.bound_bytes) set.emplace_back("bound_bytes");
+  if (set.empty()) return;
+  throw ConfigError{compose(
+      "prepare_loader on rank {}/{}: LoaderOptions::{} {} for loaders of a railyard::Dataset, and this one goes "
+      "over {}, which the loop reads by itself as it is: leave {} out, or {}",
+      worker.rank(), worker.world_size(), joined(set, ", "), set.size() == 1 ? "is" : "are", what,
+      set.size() == 1 ? "it" : "them", remedy)};
+}
+
 // Says which samples come in which batch, one thing a line: what all ranks must have given alike. A batch that they
 // divide is cut into its micro-batches first, and each of these among them.
 [[nodiscard]] inline std::string order_of(const LoaderOptions& options, const BatchShares& shares) {
@@ -221,10 +242,11 @@ struct WholeFeeds {
 // Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
 // what it needs by itself.
 [[nodiscard]] inline std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
-                                                        const BatchShares& shares, const LoaderOptions& options) {
+                                                        const BatchShares& shares, const LoaderOptions& options,
+                                                        bool is_own) {
   if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
   if (dataset.is_divided()) return dataset.is_indexed() ? nullptr : next_stream_feed(worker, options.bound_bytes);
-  if (!own_operations(dataset)) return nullptr;
+  if (is_own || !own_operations(dataset)) return nullptr;
   const std::string what =
       compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
   std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
@@ -262,9 +284,11 @@ template <class D>
 
 /// Makes a loader over a pair of tensors, data and target. Without shuffle, batches are views of them, as slices are:
 /// whoever writes to one changes the dataset. Shapes: the first dimension of both counts the samples.
-/// Throws: ConfigError if they differ in it, or if the options do not name exactly one batch size.
+/// Throws: ConfigError if they differ in it, if the options do not name exactly one batch size, or if they set what is
+/// for loaders of a Dataset.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, std::pair<at::Tensor, at::Tensor> tensors,
                                            const LoaderOptions& options) {
+  detail::check_options_without_dataset(worker, options, "a pair of tensors", "give from_tensors() of them");
   const auto& [data, target] = tensors;
   if (!data.defined() || !target.defined() || data.dim() == 0 || target.dim() == 0 || data.size(0) != target.size(0)) {
     throw ConfigError{
@@ -299,13 +323,14 @@ template <class D>
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
 /// workers give the same dataset: of a stream, one worker of each host reads for all; who comes late reads by itself,
 /// of which Result::warnings() tells. One worker of a host reads for all, too, what RunConfig::data.split does not
-/// name, as far as the Trainer has it: operations that are added in the worker are its own. Of that, workers may read
-/// what they like when they like: they hold each other up for two seconds of an epoch at most, and hardly at all once
-/// one was waited for in vain. The memory of a batch is used again once no tensor has it: clone() what is to live on as
-/// a bare pointer, or goes to torch::save(), which writes all of that memory.
-/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
-/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
-/// DataError, if no batch comes within RunConfig::collective_timeout.
+/// name, as far as the Trainer has it, and what take(), shuffle(), split(), mix() and the like make of it with the same
+/// arguments: users' functions that are added in the worker are its own. Of that, workers may read what they like when
+/// they like: they hold each other up for two seconds of an epoch at most, and hardly at all once one was waited for in
+/// vain. The memory of a batch is used again once no tensor has it: clone() what is to live on as a bare pointer, or
+/// goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape of the label); data (batch,
+/// shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options and dataset do not name
+/// exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes within
+/// RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();
@@ -317,10 +342,14 @@ template <class D>
   const Dataset ordered = options.bucket_by.empty() ? dataset : detail::bucketed(dataset, options);
   if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
   const auto num_samples = ordered.count();
-  if (options.drives_step && !is_divided) detail::check_equal_parts(worker, num_samples);
+  bool is_own = detail::is_own_part(dataset);
+  if (options.drives_step && !is_divided) {  // the only ones that all workers make at the same place
+    is_own = detail::is_own_part(worker, dataset);
+    detail::check_equal_parts(worker, num_samples);
+  }
   const auto warn = [&worker](const std::string& text) { worker.warn(text); };
-  auto source = std::make_unique<detail::DatasetBatches>(ordered, options, shares, device(worker),
-                                                         detail::feed_for(worker, ordered, shares, options), warn);
+  auto source = std::make_unique<detail::DatasetBatches>(
+      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options, is_own), warn);
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (is_divided) {
     take_stock = [ordered] {
@@ -330,11 +359,12 @@ template <class D>
     };
   }
   return detail::make_loader(worker, std::move(source), num_samples, ordered.is_indexed(), shares, options,
-                             std::move(take_stock), order, detail::is_own_part(dataset));
+                             std::move(take_stock), order, is_own);
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
-/// its size(); with or without .map(Stack<>()). Throws: ConfigError if size() is empty.
+/// its size(); with or without .map(Stack<>()). The loop reads it by itself. Throws: ConfigError if size() is empty, or
+/// if the options set what is for loaders of a railyard::Dataset.
 /// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
 template <class D>
 [[nodiscard]] Loader prepare_loader(Worker& worker, D dataset, const LoaderOptions& options) {
@@ -349,6 +379,9 @@ template <class D>
         "prepare_loader(worker, dataset, options): the dataset must yield torch::data::Example<> or TensorExample, "
         "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>().");
     if constexpr (detail::is_loadable<detail::BatchOf<D>>) {
+      detail::check_options_without_dataset(
+          worker, options, "a LibTorch dataset",
+          "give a Dataset::from_function() that calls get() of it, which is then called on several threads");
       const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
       const auto shared = std::make_shared<D>(std::move(dataset));
       const auto fetch = [shared](std::span<const std::size_t> indices) {

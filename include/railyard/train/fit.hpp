@@ -52,7 +52,7 @@ namespace detail {
 /// Example: ry::fit(worker, scaler, worker.dataset("train"));
 template <LearningPreprocessor P>
 void fit(Worker& worker, P& preprocessor, const Dataset& dataset) {
-  const bool is_own = detail::is_own_part(dataset);
+  const bool is_own = detail::is_own_part(worker, dataset);
   const Dataset read = is_own ? dataset : Dataset::from_node(dataset.node(), dataset.label());
   const auto rank = static_cast<std::size_t>(is_own ? 0 : worker.rank());
   const auto world_size = static_cast<std::size_t>(is_own ? 1 : worker.world_size());

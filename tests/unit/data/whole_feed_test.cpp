@@ -16,6 +16,7 @@
 #include <functional>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -240,7 +241,7 @@ TEST_CASE("HostFeed: each worker computes by itself what only it does with what 
   CHECK(seen[0][0] != seen[1][0]);
 }
 
-TEST_CASE("is_own_part: what may choose samples by rank makes a part of one's own, and what cannot differ does not") {
+TEST_CASE("is_own_part: what may choose samples by rank makes a part of one's own, and what tells all does not") {
   using ry::detail::is_own_part;
   SharedCount made;
   const auto function = counted_function(60, made);
@@ -251,9 +252,9 @@ TEST_CASE("is_own_part: what may choose samples by rank makes a part of one's ow
   CHECK_FALSE(is_own_part(with_drawn_mark(common).select({"n"})));
   CHECK_FALSE(is_own_part(function.filter(all).alike("filtered")));
   CHECK(is_own_part(common.filter(all)));
-  CHECK(is_own_part(with_drawn_mark(common.filter(all))));
-  CHECK(is_own_part(common.skip(10)));
+  CHECK(is_own_part(with_drawn_mark(common.filter(all)).take(9)));
   CHECK(is_own_part(function.undivided()));
+  CHECK(is_own_part(common.undivided()));
 
   CHECK_FALSE(is_own_part(ry::concat({common, rest})));
   CHECK(ry::concat({common, rest}).common()->name == "concat(one, other)");
@@ -261,9 +262,54 @@ TEST_CASE("is_own_part: what may choose samples by rank makes a part of one's ow
       is_own_part(ry::zip({common.cache(), common.alike("two").select({"n"}).rename({{"n", "m"}}).alike("m")})));
   CHECK_FALSE(is_own_part(with_drawn_mark(common.cache()).cache().alike("three")));
   CHECK(is_own_part(ry::concat({common, rest.filter(all)})));
-  CHECK(is_own_part(ry::concat({common, with_drawn_mark(rest)})));
   CHECK(is_own_part(common.filter(all).cache()));
-  CHECK(is_own_part(ry::split(common, {0.5, 0.5})[0]));
+  CHECK_FALSE(is_own_part(ry::mix({common, with_drawn_mark(rest)}, {1, 1}).shuffle_window(4)));
+  const auto stream = function.filter(all).alike("stream");
+  for (const auto& whole : {common, with_drawn_mark(common), stream}) {
+    CHECK_FALSE(is_own_part(whole.skip(10).take(3).repeat(2)));
+    CHECK_FALSE(is_own_part(ry::split(whole, {0.5, 0.5})[0]));
+  }
+  CHECK_FALSE(is_own_part(ry::split_stratified(common.shuffle().cache(), "n", std::vector<double>{1})[0].at({3, 1})));
+}
+
+TEST_CASE("HostFeed: what operations make of what all have alike has a name of its own for other arguments") {
+  SharedCount made;
+  const auto common = counted_function(60, made).alike("one");
+  const auto rest = counted_function(40, made).alike("other");
+  const std::vector<ry::Dataset> all{common.take(30),
+                                     common.take(31),
+                                     common.skip(30),
+                                     common.shuffle(1),
+                                     common.shuffle(2),
+                                     common.at({1, 2}),
+                                     common.at({2, 1}),
+                                     ry::split(common, {0.5, 0.5}, 1)[0],
+                                     ry::split(common, {0.5, 0.5}, 2)[0],
+                                     ry::mix({common, rest}, {1, 2}),
+                                     ry::mix({common, rest}, {1, 3}),
+                                     ry::mix({common, rest}, {1, 2}, 1)};
+  std::set<std::string> names;
+  for (const ry::Dataset& dataset : all) {
+    REQUIRE(dataset.is_alike());
+    CHECK(names.insert(dataset.common()->name).second);
+  }
+  CHECK(common.take(30).common()->name == all[0].common()->name);
+}
+
+TEST_CASE("HostFeed: what take, shuffle and mix make of what all workers have alike is read once as well") {
+  SharedCount made;
+  const auto one = counted_function(30, made).alike("one");
+  const auto joined = ry::mix({one.shuffle(3).take(20), counted_stream(20, made).alike("other").skip(5)}, {1, 2});
+  const auto expected = read_alone(joined, {.global_batch_size = 7});
+  const std::size_t decoded = (*made).exchange(0);
+  const auto seen = on_host(2, [&](std::size_t, HostFeed& feed) {
+    FedSamples samples;
+    ry::EpochReader reader{joined, {.global_batch_size = 7}, through(feed)};
+    while (const auto step = reader.next()) append_fed(samples, *step);
+    return samples;
+  });
+  CHECK(seen == std::vector{expected, expected});
+  CHECK(*made == decoded);
 }
 
 TEST_CASE("HostFeed: what joins datasets that all workers have alike is read once as well") {

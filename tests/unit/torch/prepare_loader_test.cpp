@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/torch/prepare_loader.hpp"
 
+#include "railyard/data/fit.hpp"
+#include "railyard/data/scalers.hpp"
+#include "railyard/train/train_state.hpp"
+
 #include "numbered.hpp"
 #include "support/catch.hpp"
+#include "unit/train/scratch.hpp"
 
 #include <limits>
+#include <utility>
+#include <vector>
 
 namespace ry = railyard;
 using Catch::ContainsSubstring;
@@ -91,6 +98,50 @@ TEST_CASE("prepare_loader: says which batch size is missing, twice there, or too
                             ContainsSubstring("exactly one"));
   CHECK_THAT(error({.global_batch_size = 4, .batch_size_per_worker = 2}), ContainsSubstring("exactly one"));
   CHECK_THAT(error({.global_batch_size = 2}, 3), ContainsSubstring("at least 3"));
+}
+
+TEST_CASE("prepare_loader: what the training function changes a dataset of the Trainer by is in the checkpoints") {
+  const Scratch scratch;
+  const auto samples = ry::Dataset::from_columns({{"x", std::vector<double>{1, 2, 6}}});
+  ry::RobustScaler scaler{{.columns = {"x"}}};
+  ry::fit(scaler, samples);
+  const auto train = [&scaler](ry::Worker& worker) {
+    auto loader =
+        ry::prepare_loader(worker, worker.dataset("train").transform(scaler).take(2), {.global_batch_size = 2});
+    ry::TrainState state{worker, {{"loader", loader}}};
+    worker.report({{"done", true}}, state);
+  };
+  ry::RunConfig run{.storage_path = scratch.path(), .progress = ry::Progress::quiet};
+  const auto result =
+      ry::Trainer<ry::SharedMemory, ry::Threads>{train, {.num_workers = 2}, std::move(run), {{"train", samples}}}.fit();
+  REQUIRE(result.error() == "");
+  ry::RobustScaler loaded{{.columns = {"x"}}};
+  result.checkpoint()->load_preprocessor("train", loaded);
+  CHECK(loaded.learned()[0].median == 2);
+}
+
+TEST_CASE("prepare_loader: tensors and LibTorch datasets refuse options that they do not know, and take no threads") {
+  const auto error = [](const ry::LoaderOptions& options, bool is_dataset) {
+    return test::error_of(1, [options, is_dataset](auto& worker) {
+      auto loader = is_dataset ? ry::prepare_loader(worker, OwnDataset(5), options)
+                               : ry::prepare_loader(worker, numbered(5), options);
+    });
+  };
+  for (const bool is_dataset : {false, true}) {
+    CHECK(error({.global_batch_size = 4, .threads = 0}, is_dataset) == "");
+    CHECK_THAT(error({.global_batch_size = 4, .threads = 4}, is_dataset),
+               ContainsSubstring("LoaderOptions::threads is for loaders of a railyard::Dataset") &&
+                   ContainsSubstring(is_dataset ? "from_function()" : "from_tensors()"));
+    CHECK_THAT(error({.global_batch_size = 4,
+                      .collate = [](const ry::Block&) { return std::pair<at::Tensor, at::Tensor>{}; },
+                      .padding = -1,
+                      .bucket_by = "x",
+                      .bucket_window = 3,
+                      .prefetch = 3,
+                      .bound_bytes = 3},
+                     is_dataset),
+               ContainsSubstring("collate, padding, bucket_by, bucket_window, prefetch, bound_bytes are for"));
+  }
 }
 
 TEST_CASE("prepare_loader: refuses datasets without size or samples, and tensors that do not fit") {

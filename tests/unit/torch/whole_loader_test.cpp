@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT
 // Loaders of datasets that are given whole to each worker.
 #include "railyard/torch/prepare_loader.hpp"
+#include "railyard/train/train_state.hpp"
 
 #include "run.hpp"
 #include "support/catch.hpp"
+#include "unit/train/scratch.hpp"
 
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -168,5 +171,49 @@ TEST_CASE("Loader of a cached Dataset: forked workers decode it once for all epo
     const ry::Result result = run_with_whole<ry::Gloo, ry::Processes>(3, datasets, read);
     CHECK(result.error() == "");
     CHECK(decodes.take() == expected);
+  }
+}
+
+TEST_CASE(
+    "Loader of a whole Dataset: what take() and the like make of it goes on with other workers, parts by rank do not") {
+  const Decodes decodes;
+  const Scratch scratch;
+  const auto fit = [&](const std::string& name, int num_workers, bool is_by_rank, bool fails) {
+    const auto train = [=](ry::Worker& worker) {
+      const auto first = is_by_rank ? static_cast<std::uint64_t>(worker.rank()) : 1U;
+      const auto same = worker.dataset("valid").map([](const ry::Sample&, ry::SampleWriter&) {});
+      auto loader = ry::prepare_loader(worker, same.skip(first).take(40).shuffle(),
+                                       {.batch_size_per_worker = 8, .drives_step = true});
+      ry::TrainState state{worker, {{"loader", loader}}};
+      int batches = 0;
+      for ([[maybe_unused]] const int epoch : state.epochs(1)) {
+        for ([[maybe_unused]] const auto& batch : loader) {
+          if (fails && worker.steps() == 3) throw std::runtime_error{"as planned"};
+          ++batches;
+        }
+      }
+      worker.report({{"batches", batches}});
+    };
+    ry::RunConfig config{.name = name,
+                         .storage_path = scratch.path(),
+                         .checkpoint = {.every_steps = 1},
+                         .data = {.split = {}},
+                         .progress = ry::Progress::quiet};
+    return ry::Trainer<ry::SharedMemory, ry::Threads>{
+        train, {.num_workers = num_workers}, std::move(config), {{"valid", decoded(decodes)}}}
+        .fit();
+  };
+  for (const bool is_by_rank : {false, true}) {
+    const std::string name = is_by_rank ? "own" : "alike";
+    CHECK_THAT(fit(name, 2, is_by_rank, true).error(), Catch::ContainsSubstring("as planned"));
+    const ry::Result other = fit(name, 3, is_by_rank, false);
+    if (is_by_rank) {
+      CHECK_THAT(other.error(), Catch::ContainsSubstring("a part of rank") &&
+                                    Catch::ContainsSubstring("arguments that differ between ranks") &&
+                                    Catch::ContainsSubstring("give the run 2 workers"));
+    } else {
+      REQUIRE(other.error() == "");
+      CHECK(other.metrics().at("batches").number() == 2);
+    }
   }
 }

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -28,13 +29,17 @@ inline ry::Dataset numbers(std::size_t count) {
   return ry::Dataset::from_columns({{"x", x}});
 }
 
-/// Returns the median that each of the workers has learned. split: as in DataConfig.
-inline std::vector<double> medians(std::size_t count, int num_workers, std::vector<std::string> split = {"all"}) {
+using Change = std::function<ry::Dataset(const ry::Dataset& dataset, int rank)>;
+
+/// Returns the median that each of the workers has learned. split: as in DataConfig. change: what each learns from.
+inline std::vector<double> medians(std::size_t count, int num_workers, std::vector<std::string> split = {"all"},
+                                   const Change& change = {}) {
   const Scratch scratch;
   std::vector<double> learned(static_cast<std::size_t>(num_workers));
-  const auto train = [&learned](ry::Worker& worker) {
+  const auto train = [&learned, &change](ry::Worker& worker) {
     ry::RobustScaler scaler{{.columns = {"x"}}};
-    ry::fit(worker, scaler, worker.dataset("train"));
+    const ry::Dataset dataset = worker.dataset("train");
+    ry::fit(worker, scaler, change ? change(dataset, worker.rank()) : dataset);
     learned[static_cast<std::size_t>(worker.rank())] = scaler.learned()[0].median;
   };
   ry::RunConfig config{.storage_path = scratch.path(), .progress = ry::Progress::quiet};
@@ -57,6 +62,15 @@ TEST_CASE("fit: is right with fewer samples than workers") { CHECK(medians(1, 3)
 
 TEST_CASE("fit: is right for a dataset that every worker has whole") {
   CHECK(medians(101, 2, {}) == std::vector<double>(2, 50.0));
+}
+
+TEST_CASE("fit: is right for what each worker takes of a dataset that it has whole, the same or a part by its rank") {
+  const auto same = [](const ry::Dataset& whole, int) { return whole.skip(10).take(11).shuffle(3); };
+  CHECK(medians(101, 2, {}, same) == std::vector<double>(2, 15.0));
+  const auto by_rank = [](const ry::Dataset& whole, int rank) {
+    return rank == 0 ? whole.take(51) : whole.skip(51).take(50);
+  };
+  CHECK(medians(101, 2, {}, by_rank) == std::vector<double>(2, 50.0));
 }
 
 // How often samples were made while two workers, of the program or forked, have learned from the dataset.

@@ -88,6 +88,9 @@ class DataStock {
     return preprocessors_;
   }
 
+  /// Returns a number of the operations that decide which samples there are, and their order, and of how many sources.
+  [[nodiscard]] std::uint64_t order() const noexcept { return order_.value(); }
+
   /// Returns a number that is another when samples are: of files, 64 of a source are looked at for size and time. Cost:
   /// reads what is in memory. Throws: DataError if a file is not there.
   [[nodiscard]] std::uint64_t fingerprint() const {

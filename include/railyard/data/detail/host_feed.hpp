@@ -51,12 +51,9 @@ namespace detail {
 }
 
 // Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike, or
-// what operations make of that which keep the number of samples. Others may choose them by rank.
+// what operations make of that whose arguments tell what they do. Others may choose by rank.
 [[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
-  if (dataset.is_divided()) return false;
-  if (dataset.common() == nullptr) return true;
-  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, true).base; };
-  return base_of(dataset.node()) != base_of(dataset.common()->node);
+  return !dataset.is_divided() && !dataset.is_chosen_alike();
 }
 
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who

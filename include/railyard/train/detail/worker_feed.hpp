@@ -4,12 +4,17 @@
 
 #include "railyard/train/worker.hpp"
 
+#include "railyard/core/buffer.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
+#include "railyard/core/reduce_op.hpp"
+#include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/dataset_reading.hpp"
 #include "railyard/data/detail/host_feed.hpp"
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -46,6 +51,16 @@ struct SharedStreams {
 [[nodiscard]] inline std::shared_ptr<HostFeed> next_stream_feed(Worker& worker, std::size_t bound_bytes) {
   const std::size_t number = worker.extension<SharedStreams>().count++;
   return make_feed(worker, compose("stream/{}/{}", worker.world().node, number), bound_bytes);
+}
+
+// Says whether each rank has a part of its own, as it has too where ranks have given an operation other arguments. A
+// collective of what is not divided.
+[[nodiscard]] inline bool is_own_part(Worker& worker, const Dataset& dataset) {
+  if (dataset.is_divided()) return false;
+  const auto choice = static_cast<std::int64_t>(choice_of(*dataset.node()) >> 2U);
+  std::int64_t bounds[3] = {is_own_part(dataset) ? 1 : 0, choice, -choice};
+  worker.all_reduce(buffer_of(bounds), ReduceOp::max);
+  return bounds[0] != 0 || bounds[1] != -bounds[2];
 }
 
 }  // namespace detail
