@@ -1513,6 +1513,17 @@ std::string_view fault_of_part(std::string_view name) {
   return fault_of_name(name);
 }
 
+std::string preprocessor_part(std::string_view dataset) {
+  std::string name{preprocessor_prefix};
+  for (const char c : dataset) {
+    const bool is_plain =
+        (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' || c == '_' || c == ' ';
+    name += is_plain ? std::string{c} : compose("%{:02x}", static_cast<unsigned char>(c));
+  }
+  if (name.size() <= 150) return name;
+  return compose("{}%{:08x}", name.substr(0, 100), crc32c(std::as_bytes(std::span{dataset})));
+}
+
 std::string manifest_checksum(std::string_view text) {
   const auto covered = text.substr(manifest_head.size() + checksum_digits);
   return compose("{:08x}", crc32c(std::as_bytes(std::span{covered})));
@@ -5242,6 +5253,48 @@ auto CsvFormat::header_size(const Plan& plan, const std::string& file,
 namespace railyard::inline v0_1 {
 namespace detail {
 
+void identify_state(const State& state, Fingerprint& fingerprint) {
+  for (const auto& [name, value] : state.values) {
+    fingerprint.add(std::string_view{name});
+    value.visit([&fingerprint](const auto& held) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::int64_t>) {
+        fingerprint.add(static_cast<std::uint64_t>(held));
+      } else if constexpr (std::is_arithmetic_v<std::decay_t<decltype(held)>>) {
+        fingerprint.add(held);
+      } else {
+        fingerprint.add(std::string_view{held});
+      }
+    });
+  }
+  for (const StateTensor& tensor : state.tensors) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype));
+    tensor.read(0, tensor.count(), bytes.data());
+    fingerprint.add(std::string_view{tensor.name});
+    fingerprint.add(std::span<const std::byte>{bytes});
+  }
+}
+
+std::uint64_t fingerprint_of(const State& state) {
+  Fingerprint fingerprint;
+  identify_state(state, fingerprint);
+  return fingerprint.value();
+}
+
+}
+}
+
+namespace railyard::inline v0_1 {
+
+auto AnyPreprocessor::operator=(const AnyPreprocessor& other) -> AnyPreprocessor& {
+    held_ = other.held_->clone();
+    return *this;
+  }
+
+}
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
 std::size_t bytes_of(const Block& block) noexcept {
   std::size_t bytes = block.rows() * sizeof(std::uint64_t);
   for (const Column& column : block.columns()) {
@@ -5962,6 +6015,7 @@ auto BlockOpNode::take_stock(DataStock& stock) const -> void {
       stock.add_operation(operation_.name);
     }
     if (operation_.identify) operation_.identify(stock.making());
+    if (operation_.preprocessor != nullptr) stock.add_preprocessor(operation_.preprocessor);
   }
 
 auto OperationChain::of(NodePtr node, bool only_keeping_count) -> OperationChain {
@@ -6477,6 +6531,19 @@ void take_stock_before_cache(const DataNode& upstream, DataStock& stock) {
   if (upstream.is_reordered()) stock.add_operation("cache");
 }
 
+std::uint64_t choice_of(const DataNode& node) {
+  DataStock stock;
+  node.take_stock(stock);
+  return stock.order();
+}
+
+std::shared_ptr<const CommonData> common_after(const DatasetReading& before, const NodePtr& node,
+                                                                    const NodePtr& made) {
+  if (before.common == nullptr || before.common->node != node) return before.common;
+  const std::string name = compose("{} {:x}", before.common->name, choice_of(*made));
+  return std::make_shared<const CommonData>(CommonData{made, name});
+}
+
 auto JoiningNode::describe() const -> std::string {
     std::string all;
     for (const NodePtr& part : parts_) all += (all.empty() ? "" : ", ") + part->describe();
@@ -6569,39 +6636,8 @@ auto MemorySource::Reader::next(std::size_t most_rows) -> Block {
       return block_->slice(begin, at_);
     }
 
-}
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-void identify_state(const State& state, Fingerprint& fingerprint) {
-  for (const auto& [name, value] : state.values) {
-    fingerprint.add(std::string_view{name});
-    value.visit([&fingerprint](const auto& held) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::int64_t>) {
-        fingerprint.add(static_cast<std::uint64_t>(held));
-      } else if constexpr (std::is_arithmetic_v<std::decay_t<decltype(held)>>) {
-        fingerprint.add(held);
-      } else {
-        fingerprint.add(std::string_view{held});
-      }
-    });
-  }
-  for (const StateTensor& tensor : state.tensors) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype));
-    tensor.read(0, tensor.count(), bytes.data());
-    fingerprint.add(std::string_view{tensor.name});
-    fingerprint.add(std::span<const std::byte>{bytes});
-  }
-}
-
-}
-}
-
-namespace railyard::inline v0_1 {
-
 auto Dataset::skipped() const -> std::uint64_t {
-    std::map<std::string, std::uint64_t> counts;
+    detail::SkipCounts counts;
     node_->count_skipped(counts);
     std::uint64_t sum = 0;
     for (const auto& [source, count] : counts) sum += count;
@@ -6617,7 +6653,8 @@ auto Dataset::with_label(std::string name) const -> Dataset {
 
 auto Dataset::undivided() const -> Dataset {
     Dataset result = *this;
-    result.reading_.is_divided = false;
+    result.reading_.is_divided = result.reading_.is_chosen_alike = false;
+    result.reading_.common = nullptr;
     return result;
   }
 
@@ -6639,9 +6676,29 @@ auto Dataset::from_node(detail::NodePtr node, std::string label, bool is_divided
     return result;
   }
 
+auto Dataset::named(std::string_view name) const -> Dataset {
+    Dataset result = *this;
+    result.reading_.name = name;
+    return result;
+  }
+
+auto Dataset::remade(const detail::NodePtr& node) const -> Dataset {
+    Dataset result = after(node);
+    result.reading_.batch_size = 0;
+    result.reading_.batches_ahead = Reading{}.batches_ahead;
+    return result;
+  }
+
 auto Dataset::alike(std::string_view name) const -> Dataset {
     Dataset result = undivided();
-    result.reading_.common = std::make_shared<const Common>(Common{node_, std::string{name}});
+    result.reading_.common = std::make_shared<const detail::CommonData>(detail::CommonData{node_, std::string{name}});
+    result.reading_.is_chosen_alike = true;
+    return result;
+  }
+
+auto Dataset::chosen_alike(bool is_alike) const -> Dataset {
+    Dataset result = *this;
+    result.reading_.is_chosen_alike = is_alike;
     return result;
   }
 
@@ -6663,6 +6720,12 @@ auto Dataset::require_index(std::string_view operation) const -> void {
 auto Dataset::site_of(std::string_view operation, Schema to) const -> detail::OperationSite {
     return {to == schema() ? node_->schema() : std::make_shared<const Schema>(std::move(to)),
             detail::compose("{} -> {}", describe(), operation), node_->depth()};
+  }
+
+auto Dataset::after(const detail::NodePtr& made) const -> Dataset {
+    Reading reading = reading_;
+    reading.common = detail::common_after(reading_, node_, made);
+    return {made, label_, reading};
   }
 
 }
@@ -7013,13 +7076,6 @@ std::uint64_t feed_key(const DataNode& node, std::string_view name, const EpochO
 std::optional<OperationChain> own_operations(const Dataset& dataset) {
   if (dataset.is_divided() || dataset.common() == nullptr || dataset.common()->node->costs_a_copy()) return {};
   return OperationChain::after(dataset.common()->node, dataset.node());
-}
-
-bool is_own_part(const Dataset& dataset) {
-  if (dataset.is_divided()) return false;
-  if (dataset.common() == nullptr) return true;
-  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, true).base; };
-  return base_of(dataset.node()) != base_of(dataset.common()->node);
 }
 
 HostFeed::HostFeed(Seat seat, std::size_t capacity) : seat_(std::move(seat)), trust_(leads() ? seat_.local_size - 1 : 1, FeedTrust{seat_.patience}) {
@@ -7633,7 +7689,7 @@ std::vector<Dataset> select_parts(const Dataset& dataset, const std::vector<doub
     std::sort(parts[part].begin(), parts[part].end());
     auto node = std::make_shared<const SelectionNode<>>(
         dataset.node(), compose("split({:.3g})", sums[part + 1] - sums[part]), std::move(parts[part]));
-    datasets.push_back(Dataset::from_node(std::move(node), dataset.label(), dataset.is_divided()));
+    datasets.push_back(dataset.remade(std::move(node)));
   }
   return datasets;
 }
@@ -7647,7 +7703,8 @@ std::vector<Dataset> filter_parts(const Dataset& dataset, const std::vector<doub
       return drawn >= from && drawn < to;
     };
     datasets.push_back(
-        dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed)));
+        dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed))
+            .chosen_alike(dataset.is_chosen_alike()));
   }
   return datasets;
 }
@@ -9631,8 +9688,9 @@ Dataset dataset_of_worker(const Datasets& datasets, const DataConfig& config,
   const auto& split = config.split;
   const bool is_split =
       std::any_of(split.begin(), split.end(), [name](const std::string& one) { return one == "all" || one == name; });
-  if (!is_split) return whole->alike(name);
-  return config.splitter ? config.splitter(*whole, rank, world_size).undivided() : *whole;
+  const Dataset named = whole->named(name);
+  if (!is_split) return named.alike(name);
+  return config.splitter ? config.splitter(named, rank, world_size).undivided().named(name) : named;
 }
 
 }
@@ -9884,6 +9942,304 @@ auto ControlLane::end_step() noexcept -> std::optional<Wishes> {
     return std::exchange(has_heard_in_step_, false) ? std::optional{anyone_} : std::nullopt;
   }
 
+auto ByteWriter::append(const void* from, std::size_t size) -> void {
+    const auto* bytes = static_cast<const std::byte*>(from);
+    bytes_.insert(bytes_.end(), bytes, bytes + size);
+  }
+
+auto ByteWriter::write(const std::string& text) -> void {
+    write(std::uint64_t{text.size()});
+    append(text.data(), text.size());
+  }
+
+auto ByteReader::damaged() const -> void {
+    throw DataError{
+        compose("the saved state of a preprocessor is damaged, or another one's: {} bytes are left where "
+                "something else should be; load what the same preprocessor has saved",
+                bytes_.size())};
+  }
+
+auto ByteReader::next(std::size_t size) -> std::span<const std::byte> {
+    if (size > bytes_.size()) damaged();
+    const auto part = bytes_.first(size);
+    bytes_ = bytes_.subspan(size);
+    return part;
+  }
+
+auto ByteReader::count() -> std::size_t {
+    std::uint64_t count = 0;
+    read(count);
+    if (count > bytes_.size()) damaged();
+    return static_cast<std::size_t>(count);
+  }
+
+auto ByteReader::read(bool& value) -> void {
+    std::uint8_t byte = 0;
+    read(byte);
+    value = byte != 0;
+  }
+
+auto ByteReader::read(std::string& text) -> void {
+    const auto bytes = next(count());
+    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+
+}
+}
+
+namespace railyard::inline v0_1 {
+
+auto Chain::passes() const -> std::size_t {
+    std::size_t sum = 0;
+    for (std::size_t step = 0; step < steps_.size(); step = end_of_group(step)) sum += steps_[step].passes();
+    return sum;
+  }
+
+auto Chain::begin(const Schema& schema) -> void {
+    first_ = last_ = 0;
+    before_ = schema;
+    begin_group();
+  }
+
+auto Chain::add(const Block& block) -> void {
+    Block changed = block;
+    for (std::size_t step = 0; step < first_; ++step) changed = steps_[step].transform(changed);
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].add(changed);
+  }
+
+auto Chain::statistics() const -> std::vector<std::byte> {
+    std::vector<std::vector<std::byte>> all;
+    for (std::size_t step = first_; step < last_; ++step) all.push_back(steps_[step].statistics());
+    return detail::to_bytes(all);
+  }
+
+auto Chain::merge(std::span<const std::byte> bytes) -> void {
+    const auto all = detail::from_bytes<std::vector<std::vector<std::byte>>>(bytes);
+    if (all.size() != last_ - first_) {
+      throw DataError{detail::compose("a Chain that learns in {} steps cannot merge what {} have learned",
+                                      last_ - first_, all.size())};
+    }
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].merge(all[step - first_]);
+  }
+
+auto Chain::finish() -> void {
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].finish();
+    if (--passes_left_ == 0) begin_group();
+  }
+
+auto Chain::touches() const -> TouchedColumns {
+    std::vector<std::string> all;
+    for (const AnyPreprocessor& step : steps_) {
+      const TouchedColumns columns = step.touches();
+      if (!columns) return std::nullopt;
+      all.insert(all.end(), columns->begin(), columns->end());
+    }
+    return all;
+  }
+
+auto Chain::schema(Schema before) const -> Schema {
+    for (const AnyPreprocessor& step : steps_) before = step.schema(before);
+    return before;
+  }
+
+auto Chain::transform(Block block) const -> Block {
+    for (const AnyPreprocessor& step : steps_) block = step.transform(block);
+    return block;
+  }
+
+auto Chain::fingerprint() const -> std::uint64_t {
+    detail::Fingerprint fingerprint;
+    for (const AnyPreprocessor& step : steps_) fingerprint.add(step.fingerprint());
+    return fingerprint.value();
+  }
+
+auto Chain::state() const -> State {
+    State all{{"num_steps", steps_.size()}};
+    for (std::size_t step = 0; step < steps_.size(); ++step) {
+      const std::string prefix = detail::compose("{}/", step);
+      State state = steps_[step].state();
+      for (const auto& [name, value] : state.values) all.values.set(prefix + name, value);
+      for (StateTensor& tensor : state.tensors) {
+        tensor.name = prefix + tensor.name;
+        all.tensors.push_back(std::move(tensor));
+      }
+    }
+    return all;
+  }
+
+auto Chain::load_state(const State& all) -> void {
+    if (all.at("num_steps").number() != static_cast<double>(steps_.size())) {
+      throw ConfigError{
+          detail::compose("a Chain of {} steps was given the state of one of {}: make it of the same steps",
+                          steps_.size(), all.at("num_steps").number())};
+    }
+    for (std::size_t step = 0; step < steps_.size(); ++step) steps_[step].load_state(state_of_step(all, step));
+  }
+
+auto Chain::state_of_step(const State& all, std::size_t step) -> State {
+    const std::string prefix = detail::compose("{}/", step);
+    State state;
+    for (const auto& [name, value] : all.values) {
+      if (name.starts_with(prefix)) state.values.set(name.substr(prefix.size()), value);
+    }
+    for (StateTensor tensor : all.tensors) {
+      if (!tensor.name.starts_with(prefix)) continue;
+      tensor.name.erase(0, prefix.size());
+      state.tensors.push_back(std::move(tensor));
+    }
+    return state;
+  }
+
+auto Chain::end_of_group(std::size_t first) const -> std::size_t {
+    if (steps_[first].passes() != 1) return first + 1;
+    std::vector<std::string> changing;  // columns that are not what later steps get before the group has learned
+    std::size_t step = first;
+    for (; step < steps_.size(); ++step) {
+      const TouchedColumns columns = steps_[step].touches();
+      const bool learns = steps_[step].passes() > 0;
+      const bool is_alone = !columns || steps_[step].passes() > 1;
+      if (step > first && (is_alone || (learns && share_any(*columns, changing)))) return step;
+      if (is_alone) return step + 1;
+      changing.insert(changing.end(), columns->begin(), columns->end());
+    }
+    return step;
+  }
+
+auto Chain::share_any(const std::vector<std::string>& left, const std::vector<std::string>& right) -> bool {
+    return std::find_first_of(left.begin(), left.end(), right.begin(), right.end()) != left.end();
+  }
+
+auto Chain::begin_group() -> void {
+    do {
+      for (; first_ < last_; ++first_) before_ = steps_[first_].schema(before_);
+      if (first_ == steps_.size()) return;
+      last_ = end_of_group(first_);
+      passes_left_ = steps_[first_].passes();
+    } while (passes_left_ == 0);
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].begin(before_);
+  }
+
+}
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+DatasetPreprocessors::DatasetPreprocessors(const Dataset& dataset) {
+    DataStock stock;
+    dataset.node()->take_stock(stock);
+    all_ = stock.preprocessors();
+    for (const auto& one : all_) {
+      if (has_learned(*one)) learned_.push_back(one->fingerprint());
+    }
+  }
+
+auto DatasetPreprocessors::begins(const DatasetPreprocessors& other) const noexcept -> bool {
+    return learned_.size() <= other.learned_.size() &&
+           std::equal(learned_.begin(), learned_.end(), other.learned_.begin());
+  }
+
+auto DatasetPreprocessors::learned() const -> std::optional<AnyPreprocessor> {
+    if (learned_.empty()) return std::nullopt;
+    std::vector<AnyPreprocessor> steps;
+    for (const auto& one : all_) {
+      if (has_learned(*one)) steps.push_back(*one);
+    }
+    return joined(std::move(steps));
+  }
+
+auto DatasetPreprocessors::all(const State* state) const -> AnyPreprocessor {
+    std::vector<AnyPreprocessor> steps;
+    std::size_t number = 0;
+    for (const auto& one : all_) {
+      steps.push_back(*one);
+      if (state == nullptr || !has_learned(*one)) continue;
+      const bool is_of_several = learned_.size() > 1 || depth_of(*state) > depth_of(one->state());
+      steps.back().load_state(is_of_several ? Chain::state_of_step(*state, number++) : *state);
+    }
+    return joined(std::move(steps));
+  }
+
+auto DatasetPreprocessors::has_learned(const AnyPreprocessor& preprocessor) -> bool {
+    const State state = preprocessor.state();
+    return state.values.begin() != state.values.end() || !state.tensors.empty();
+  }
+
+auto DatasetPreprocessors::depth_of(const State& state) -> std::size_t {
+    std::string name = "num_steps";
+    while (state.values.find(name) != nullptr) name.insert(0, "0/");
+    return name.size();
+  }
+
+auto DatasetPreprocessors::joined(std::vector<AnyPreprocessor> steps) -> AnyPreprocessor {
+    if (steps.size() == 1) return std::move(steps.front());
+    return Chain{std::move(steps)};
+  }
+
+auto KeptPreprocessors::note(const Dataset& dataset) -> void {
+    if (dataset.name().empty()) return;
+    DatasetPreprocessors used{dataset};
+    std::string name = dataset.name();
+    for (int number = 2;; ++number) {
+      Kept* const known = find(name);
+      if (known == nullptr) return add(std::move(name), std::move(used));
+      if (used.begins(known->used)) return;
+      if (known->used.begins(used)) return set(*known, std::move(used));
+      name = compose("{}-{}", dataset.name(), number);
+    }
+  }
+
+auto KeptPreprocessors::states() const -> std::vector<NamedState> {
+    std::vector<NamedState> all;
+    for (const Kept& kept : kept_) all.push_back({.name = preprocessor_part(kept.dataset), .state = kept.state});
+    return all;
+  }
+
+auto KeptPreprocessors::find(std::string_view name) noexcept -> Kept* {
+    for (Kept& kept : kept_) {
+      if (kept.dataset == name) return &kept;
+    }
+    return nullptr;
+  }
+
+auto KeptPreprocessors::add(std::string name, DatasetPreprocessors used) -> void {
+    Kept kept{.dataset = std::move(name)};
+    set(kept, std::move(used));
+    if (kept.learned != nullptr) kept_.push_back(std::move(kept));
+  }
+
+auto KeptPreprocessors::set(Kept& kept, DatasetPreprocessors used) -> void {
+    auto learned = used.learned();
+    kept.used = std::move(used);
+    if (!learned) return;
+    kept.learned = std::make_unique<const AnyPreprocessor>(std::move(*learned));
+    kept.state = kept.learned->state();
+  }
+
+StepTimes times_since(const StepTimes& then, StepTimes now) {
+  now.steps -= then.steps;
+  now.skipped -= then.skipped;
+  now.bytes -= then.bytes;
+  now.compute -= then.compute;
+  now.data -= then.data;
+  now.wait -= then.wait;
+  now.communication -= then.communication;
+  now.optimizer -= then.optimizer;
+  return now;
+}
+
+void add_step_times(const StepTimes& times, Metrics& metrics) {
+  const auto add = [&metrics](const char* name, const Value& value) {
+    if (metrics.find(name) == nullptr) metrics.set(name, value);
+  };
+  add("compute_share", times.share_of_compute());
+  add("data_share", times.share_of_data());
+  add("wait_share", times.share_of_wait());
+  add("communication_share", times.share_of_communication());
+  add("optimizer_share", times.share_of_optimizer());
+  add("slowest_rank", times.slowest_rank);
+  add("gradient_bytes", times.bytes);
+}
+
 StepTimes average_of(const std::vector<StepTimes>& by_rank) {
   StepTimes all;
   double num_known = 0;
@@ -10100,7 +10456,7 @@ auto Worker::report(const Metrics& metrics) -> void {
             rank(), world_size(), name)};
       }
     }
-    post_report(metrics);
+    post_report(context_->reports_step_times ? with_step_times(metrics) : metrics);
     ++num_reports_;
   }
 
@@ -10142,7 +10498,7 @@ auto Worker::end_step() -> void {
 
 auto Worker::post_step_times() -> void {
     if (num_steps_ > 0 && num_steps_ < steps_apart) warn_of_training_apart();
-    if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_()));
+    if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_(true)));
   }
 
 auto Worker::should_stop() -> bool {
@@ -10222,6 +10578,13 @@ auto Worker::warn_of_training_apart() -> void {
         world_size(), num_steps_));
   }
 
+auto Worker::with_step_times(Metrics metrics) -> Metrics {
+    if (!on_step_times_ || std::this_thread::get_id() != thread_) return metrics;
+    const StepTimes now = on_step_times_(false);
+    detail::add_step_times(detail::times_since(std::exchange(reported_times_, now), now), metrics);
+    return metrics;
+  }
+
 auto Worker::post_report(const Metrics& metrics) -> void {
     const auto call = [&] {
       return detail::compose("report() of {} metrics on rank {}/{}", metrics.size(), rank(), world_size());
@@ -10240,6 +10603,25 @@ auto Worker::post_report(const Metrics& metrics) -> void {
                             detail::compose("{}: {}; let this error pass: the run's Result tells the first cause",
                                             call(), reason(error))};
     }
+  }
+
+auto Result::preprocessor(std::string_view dataset) const -> AnyPreprocessor {
+    std::string names;
+    for (const auto& [name, preprocessors] : fields_.preprocessors) {
+      names += (names.empty() ? "\"" : ", \"") + name + "\"";
+      if (name != dataset) continue;
+      const auto state = checkpoint() ? checkpoint()->preprocessor_state(name) : std::nullopt;
+      return preprocessors.all(state ? &*state : nullptr);
+    }
+    throw ConfigError{detail::compose(
+        "Result::preprocessor(\"{}\"): transform() was called of no dataset that the Trainer has by that name: it was "
+        "of {}; what the training function has added is in checkpoint()->load_preprocessor()",
+        dataset, names.empty() ? "none" : names)};
+  }
+
+auto Result::with(std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors) && -> Result {
+    fields_.preprocessors = std::move(preprocessors);
+    return std::move(*this);
   }
 
 auto Result::value_or_throw() const -> const Result& {
@@ -10402,7 +10784,10 @@ TrainState::TrainState(Worker& worker, std::initializer_list<StatePart> parts) :
           worker.rank(), worker.world_size())};
     }
     std::set<std::string_view> names;
-    for (const StatePart& part : parts_) detail::check_part_name(part.name_, names);
+    for (const StatePart& part : parts_) check_name(part.name_, names);
+    for (const NamedDataset& one : worker.context().datasets) {
+      worker.keep_preprocessors(one.dataset.named(one.name));
+    }
     if (worker.rank() == 0) note_environment();  // which its checkpoints hold
     resume();
     worker.state_ = this;
@@ -10427,6 +10812,15 @@ auto TrainState::add_file(std::string name, std::filesystem::path source) -> voi
       refuse("there is a file of this name already");
     }
     files_.emplace_back(std::move(name), std::move(source));
+  }
+
+auto TrainState::check_name(const std::string& name, std::set<std::string_view>& former) -> void {
+    detail::check_part_name(name, former);
+    if (!name.starts_with(detail::preprocessor_prefix)) return;
+    throw ConfigError{detail::compose(
+        "the part \"{}\" cannot be in a checkpoint: names that begin with \"{}\" are those of what datasets were "
+        "changed by, which checkpoints hold by themselves: give it another name",
+        detail::printable(name), detail::preprocessor_prefix)};
   }
 
 auto TrainState::note_environment() const -> void {
@@ -10480,6 +10874,19 @@ auto TrainState::resume() -> void {
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
     if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
       worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
+    }
+    compare_preprocessors(checkpoint);
+  }
+
+auto TrainState::compare_preprocessors(const Checkpoint& checkpoint) const -> void {
+    for (const NamedState& now : worker_->preprocessors_.states()) {
+      const auto then = checkpoint.load(now.name, 0);
+      if (!then || detail::fingerprint_of(*then) == detail::fingerprint_of(now.state)) continue;
+      worker_->warn(detail::compose(
+          "what the preprocessors of the dataset \"{}\" have learned is not what {} holds, so that the model is given "
+          "other numbers than before: let them learn from the same samples, or put back what they had learned "
+          "(Checkpoint::load_preprocessor()) before transform()",
+          now.name.substr(detail::preprocessor_prefix.size()), worker_->resumes_from()));
     }
   }
 
@@ -10572,6 +10979,7 @@ auto TrainState::hand_over(SnapshotKind kind, bool is_report, bool may_lack_room
     const auto begin = Clock::now();
     std::vector<NamedState> states;
     for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
+    for (NamedState& one : worker_->preprocessors_.states()) states.push_back(std::move(one));
     std::vector<FileImage> images = file_images(states, worker_->rank());
     for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
     detail::SavedMessage save{.step = worker_->steps(),
@@ -13424,6 +13832,14 @@ std::shared_ptr<HostFeed> next_stream_feed(Worker& worker, std::size_t bound_byt
   return make_feed(worker, compose("stream/{}/{}", worker.world().node, number), bound_bytes);
 }
 
+bool is_own_part(Worker& worker, const Dataset& dataset) {
+  if (dataset.is_divided()) return false;
+  const auto choice = static_cast<std::int64_t>(choice_of(*dataset.node()) >> 2U);
+  std::int64_t bounds[3] = {is_own_part(dataset) ? 1 : 0, choice, -choice};
+  worker.all_reduce(buffer_of(bounds), ReduceOp::max);
+  return bounds[0] != 0 || bounds[1] != -bounds[2];
+}
+
 }
 }
 
@@ -13578,19 +13994,6 @@ Buffer buffer_part(const Buffer& data, std::size_t begin, std::size_t count) noe
 }
 
 }
-}
-
-#endif
-
-#if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
-
-namespace railyard::inline v0_1 {
-
-auto AnyPreprocessor::operator=(const AnyPreprocessor& other) -> AnyPreprocessor& {
-    held_ = other.held_->clone();
-    return *this;
-  }
-
 }
 
 #endif
@@ -13889,194 +14292,6 @@ auto BatchMapper::transform(const Block& block) const -> Block {
                         "must give each sample it gets, with its id; filter() and flat_map() of a dataset "
                         "may do otherwise",
                         changed.rows(), block.rows())};
-  }
-
-}
-
-#endif
-
-#if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-auto ByteWriter::append(const void* from, std::size_t size) -> void {
-    const auto* bytes = static_cast<const std::byte*>(from);
-    bytes_.insert(bytes_.end(), bytes, bytes + size);
-  }
-
-auto ByteWriter::write(const std::string& text) -> void {
-    write(std::uint64_t{text.size()});
-    append(text.data(), text.size());
-  }
-
-auto ByteReader::damaged() const -> void {
-    throw DataError{
-        compose("the saved state of a preprocessor is damaged, or another one's: {} bytes are left where "
-                "something else should be; load what the same preprocessor has saved",
-                bytes_.size())};
-  }
-
-auto ByteReader::next(std::size_t size) -> std::span<const std::byte> {
-    if (size > bytes_.size()) damaged();
-    const auto part = bytes_.first(size);
-    bytes_ = bytes_.subspan(size);
-    return part;
-  }
-
-auto ByteReader::count() -> std::size_t {
-    std::uint64_t count = 0;
-    read(count);
-    if (count > bytes_.size()) damaged();
-    return static_cast<std::size_t>(count);
-  }
-
-auto ByteReader::read(bool& value) -> void {
-    std::uint8_t byte = 0;
-    read(byte);
-    value = byte != 0;
-  }
-
-auto ByteReader::read(std::string& text) -> void {
-    const auto bytes = next(count());
-    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  }
-
-}
-}
-
-#endif
-
-#if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
-
-namespace railyard::inline v0_1 {
-
-auto Chain::passes() const -> std::size_t {
-    std::size_t sum = 0;
-    for (std::size_t step = 0; step < steps_.size(); step = end_of_group(step)) sum += steps_[step].passes();
-    return sum;
-  }
-
-auto Chain::begin(const Schema& schema) -> void {
-    first_ = last_ = 0;
-    before_ = schema;
-    begin_group();
-  }
-
-auto Chain::add(const Block& block) -> void {
-    Block changed = block;
-    for (std::size_t step = 0; step < first_; ++step) changed = steps_[step].transform(changed);
-    for (std::size_t step = first_; step < last_; ++step) steps_[step].add(changed);
-  }
-
-auto Chain::statistics() const -> std::vector<std::byte> {
-    std::vector<std::vector<std::byte>> all;
-    for (std::size_t step = first_; step < last_; ++step) all.push_back(steps_[step].statistics());
-    return detail::to_bytes(all);
-  }
-
-auto Chain::merge(std::span<const std::byte> bytes) -> void {
-    const auto all = detail::from_bytes<std::vector<std::vector<std::byte>>>(bytes);
-    if (all.size() != last_ - first_) {
-      throw DataError{detail::compose("a Chain that learns in {} steps cannot merge what {} have learned",
-                                      last_ - first_, all.size())};
-    }
-    for (std::size_t step = first_; step < last_; ++step) steps_[step].merge(all[step - first_]);
-  }
-
-auto Chain::finish() -> void {
-    for (std::size_t step = first_; step < last_; ++step) steps_[step].finish();
-    if (--passes_left_ == 0) begin_group();
-  }
-
-auto Chain::touches() const -> TouchedColumns {
-    std::vector<std::string> all;
-    for (const AnyPreprocessor& step : steps_) {
-      const TouchedColumns columns = step.touches();
-      if (!columns) return std::nullopt;
-      all.insert(all.end(), columns->begin(), columns->end());
-    }
-    return all;
-  }
-
-auto Chain::schema(Schema before) const -> Schema {
-    for (const AnyPreprocessor& step : steps_) before = step.schema(before);
-    return before;
-  }
-
-auto Chain::transform(Block block) const -> Block {
-    for (const AnyPreprocessor& step : steps_) block = step.transform(block);
-    return block;
-  }
-
-auto Chain::fingerprint() const -> std::uint64_t {
-    detail::Fingerprint fingerprint;
-    for (const AnyPreprocessor& step : steps_) fingerprint.add(step.fingerprint());
-    return fingerprint.value();
-  }
-
-auto Chain::state() const -> State {
-    State all{{"num_steps", steps_.size()}};
-    for (std::size_t step = 0; step < steps_.size(); ++step) {
-      const std::string prefix = detail::compose("{}/", step);
-      State state = steps_[step].state();
-      for (const auto& [name, value] : state.values) all.values.set(prefix + name, value);
-      for (StateTensor& tensor : state.tensors) {
-        tensor.name = prefix + tensor.name;
-        all.tensors.push_back(std::move(tensor));
-      }
-    }
-    return all;
-  }
-
-auto Chain::load_state(const State& all) -> void {
-    if (all.at("num_steps").number() != static_cast<double>(steps_.size())) {
-      throw ConfigError{
-          detail::compose("a Chain of {} steps was given the state of one of {}: make it of the same steps",
-                          steps_.size(), all.at("num_steps").number())};
-    }
-    for (std::size_t step = 0; step < steps_.size(); ++step) {
-      const std::string prefix = detail::compose("{}/", step);
-      State state;
-      for (const auto& [name, value] : all.values) {
-        if (name.starts_with(prefix)) state.values.set(name.substr(prefix.size()), value);
-      }
-      for (StateTensor tensor : all.tensors) {
-        if (!tensor.name.starts_with(prefix)) continue;
-        tensor.name.erase(0, prefix.size());
-        state.tensors.push_back(std::move(tensor));
-      }
-      steps_[step].load_state(state);
-    }
-  }
-
-auto Chain::end_of_group(std::size_t first) const -> std::size_t {
-    if (steps_[first].passes() != 1) return first + 1;
-    std::vector<std::string> changing;  // columns that are not what later steps get before the group has learned
-    std::size_t step = first;
-    for (; step < steps_.size(); ++step) {
-      const TouchedColumns columns = steps_[step].touches();
-      const bool learns = steps_[step].passes() > 0;
-      const bool is_alone = !columns || steps_[step].passes() > 1;
-      if (step > first && (is_alone || (learns && share_any(*columns, changing)))) return step;
-      if (is_alone) return step + 1;
-      changing.insert(changing.end(), columns->begin(), columns->end());
-    }
-    return step;
-  }
-
-auto Chain::share_any(const std::vector<std::string>& left, const std::vector<std::string>& right) -> bool {
-    return std::find_first_of(left.begin(), left.end(), right.begin(), right.end()) != left.end();
-  }
-
-auto Chain::begin_group() -> void {
-    do {
-      for (; first_ < last_; ++first_) before_ = steps_[first_].schema(before_);
-      if (first_ == steps_.size()) return;
-      last_ = end_of_group(first_);
-      passes_left_ = steps_[first_].passes();
-    } while (passes_left_ == 0);
-    for (std::size_t step = first_; step < last_; ++step) steps_[step].begin(before_);
   }
 
 }
@@ -25040,17 +25255,8 @@ auto StepClock::total(int world_size) -> StepTimes {
   }
 
 auto StepClock::take(int world_size) -> StepTimes {
-    StepTimes times = total(world_size);
-    const StepTimes before = std::exchange(taken_, times);
-    times.steps -= before.steps;
-    times.skipped -= before.skipped;
-    times.bytes -= before.bytes;
-    times.compute -= before.compute;
-    times.data -= before.data;
-    times.wait -= before.wait;
-    times.communication -= before.communication;
-    times.optimizer -= before.optimizer;
-    return times;
+    const StepTimes now = total(world_size);
+    return times_since(std::exchange(taken_, now), now);
   }
 
 bool is_all_finite(const at::Tensor& tensor) {
@@ -26109,8 +26315,8 @@ const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker) {
     worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
-    worker.on_step_times([&worker, exchange = gradients.exchange.get()] {
-      exchange->warn_of_skipped();
+    worker.on_step_times([&worker, exchange = gradients.exchange.get()](bool is_end) {
+      if (is_end) exchange->warn_of_skipped();
       return exchange->clock().total(worker.world_size());
     });
     worker.on_data_wait([clock = &gradients.exchange->clock()](bool begins) { clock->enter_data(begins); });
@@ -26268,12 +26474,15 @@ auto DatasetBatches::close() noexcept -> void {
   }
 
 auto DatasetBatches::tell_of_skipped() -> void {
-    std::map<std::string, std::uint64_t> counts;
-    dataset_.node()->count_skipped(counts);
+    SkipCounts by_source;
+    dataset_.node()->count_skipped(by_source);
+    std::map<std::string, std::uint64_t> counts;  // of sources that messages call alike, all together
+    for (const auto& [source, count] : by_source) counts[source->describe()] += count;
+    const std::string of = dataset_.name().empty() ? "" : compose(" (dataset \"{}\")", dataset_.name());
     for (const auto& [source, count] : counts) {
       if (std::exchange(told_of_[source], count) == count) continue;
-      warn_(compose("{}: {} damaged sample{} left out, as .on_error says", source, count,
-                    count == 1 ? " was" : "s were"));
+      warn_(compose("{}: {} damaged sample{} left out, as .on_error says{}", source, count,
+                    count == 1 ? " was" : "s were", of));
     }
   }
 
@@ -26412,9 +26621,10 @@ auto LoaderState::check_part(const State& state) const -> void {
     }
     if (!is_own || size->as<std::int64_t>() == worker->world_size()) return;
     refuse(compose(
-        "its dataset was a part of rank {}'s own, made for {} workers by RunConfig::data.splitter or "
-        "undivided(), and now there are {}, for which the parts are others: give the run {} workers, or "
-        "begin anew with another RunConfig::name",
+        "its dataset was a part of rank {}'s own, made for {} workers by RunConfig::data.splitter, by undivided(), or "
+        "in the training function by filter(), flat_map() or arguments that differ between ranks, and now there are "
+        "{}, for which the parts are others: give the run {} workers, or begin anew with another RunConfig::name, and "
+        "let the Trainer's dataset have what all are to do alike",
         state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
   }
 
@@ -26726,6 +26936,25 @@ BatchShares checked_shares(const Worker& worker, const LoaderOptions& options, b
   return shares;
 }
 
+void check_options_without_dataset(const Worker& worker, const LoaderOptions& options, std::string_view what,
+                                          std::string_view remedy) {
+  const LoaderOptions usual;
+  std::vector<std::string> set;
+  if (options.collate) set.emplace_back("collate");
+  if (options.padding != usual.padding) set.emplace_back("padding");
+  if (!options.bucket_by.empty()) set.emplace_back("bucket_by");
+  if (options.bucket_window != usual.bucket_window) set.emplace_back("bucket_window");
+  if (options.threads != usual.threads && options.threads != 0) set.emplace_back("threads");
+  if (options.prefetch != usual.prefetch) set.emplace_back("prefetch");
+  if (options.bound_bytes != usual.bound_bytes) set.emplace_back("bound_bytes");
+  if (set.empty()) return;
+  throw ConfigError{compose(
+      "prepare_loader on rank {}/{}: LoaderOptions::{} {} for loaders of a railyard::Dataset, and this one goes "
+      "over {}, which the loop reads by itself as it is: leave {} out, or {}",
+      worker.rank(), worker.world_size(), joined(set, ", "), set.size() == 1 ? "is" : "are", what,
+      set.size() == 1 ? "it" : "them", remedy)};
+}
+
 std::string order_of(const LoaderOptions& options, const BatchShares& shares) {
   return compose("batch size: {}\n{}drop_last: {}\nshuffle: {}\nbucket_by: \"{}\"\nbucket_window: {}\n",
                  shares.global_batch_size,
@@ -26801,10 +27030,11 @@ void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_samples)
 }
 
 std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
-                                                        const BatchShares& shares, const LoaderOptions& options) {
+                                                        const BatchShares& shares, const LoaderOptions& options,
+                                                        bool is_own) {
   if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
   if (dataset.is_divided()) return dataset.is_indexed() ? nullptr : next_stream_feed(worker, options.bound_bytes);
-  if (!own_operations(dataset)) return nullptr;
+  if (is_own || !own_operations(dataset)) return nullptr;
   const std::string what =
       compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
   std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
@@ -26832,6 +27062,7 @@ namespace railyard::inline v0_1 {
 
 Loader prepare_loader(Worker& worker, std::pair<at::Tensor, at::Tensor> tensors,
                                            const LoaderOptions& options) {
+  detail::check_options_without_dataset(worker, options, "a pair of tensors", "give from_tensors() of them");
   const auto& [data, target] = tensors;
   if (!data.defined() || !target.defined() || data.dim() == 0 || target.dim() == 0 || data.size(0) != target.size(0)) {
     throw ConfigError{
@@ -26864,16 +27095,21 @@ Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions opti
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();
   }
+  worker.keep_preprocessors(dataset);
   const bool is_divided = dataset.is_divided();
   const detail::BatchShares shares = detail::checked_shares(worker, options, is_divided);
   const std::string order = detail::order_of(options, shares);
   const Dataset ordered = options.bucket_by.empty() ? dataset : detail::bucketed(dataset, options);
   if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
   const auto num_samples = ordered.count();
-  if (options.drives_step && !is_divided) detail::check_equal_parts(worker, num_samples);
+  bool is_own = detail::is_own_part(dataset);
+  if (options.drives_step && !is_divided) {  // the only ones that all workers make at the same place
+    is_own = detail::is_own_part(worker, dataset);
+    detail::check_equal_parts(worker, num_samples);
+  }
   const auto warn = [&worker](const std::string& text) { worker.warn(text); };
-  auto source = std::make_unique<detail::DatasetBatches>(ordered, options, shares, device(worker),
-                                                         detail::feed_for(worker, ordered, shares, options), warn);
+  auto source = std::make_unique<detail::DatasetBatches>(
+      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options, is_own), warn);
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (is_divided) {
     take_stock = [ordered] {
@@ -26883,7 +27119,7 @@ Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions opti
     };
   }
   return detail::make_loader(worker, std::move(source), num_samples, ordered.is_indexed(), shares, options,
-                             std::move(take_stock), order, detail::is_own_part(dataset));
+                             std::move(take_stock), order, is_own);
 }
 
 }

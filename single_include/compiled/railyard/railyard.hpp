@@ -2910,6 +2910,11 @@ inline constexpr std::string_view user_folder = "files/";
 /// Says why a part of the training cannot have this name, or nothing if it can.
 [[nodiscard]] std::string_view fault_of_part(std::string_view name);
 
+inline constexpr std::string_view preprocessor_prefix = "preprocessor.";
+
+/// Returns the name of the part that holds what was learned of the samples of a dataset.
+[[nodiscard]] std::string preprocessor_part(std::string_view dataset);
+
 [[nodiscard]] inline std::string tensors_name(std::string_view part) { return compose("{}.safetensors", part); }
 [[nodiscard]] inline std::string tensors_name(std::string_view part, int rank) {
   return compose("{}.rank-{}.safetensors", part, rank);
@@ -3188,6 +3193,29 @@ class Checkpoint {
                                         rank, detail::joined(parts(), ", "))};
     }
     StateAccess<T>::put(object, *state);
+  }
+
+  /// Puts what was learned of the samples of a dataset of the Trainer (Dataset::transform(), there or in the training
+  /// function) into preprocessors that are made as those were: into one, or into a Chain of all that learn, in the
+  /// order of transform(). Throws: ConfigError that lists the datasets if nothing was learned of that one, or if it
+  /// does not fit; as load(). Example: ry::Checkpoint::open(path).load_preprocessor("train", scaler);
+  template <HasState T>
+  void load_preprocessor(std::string_view dataset, T& preprocessor) const {
+    if (const auto state = preprocessor_state(dataset)) return StateAccess<T>::put(preprocessor, *state);
+    std::vector<std::string> datasets;
+    for (const std::string& part : parts()) {
+      if (part.starts_with(detail::preprocessor_prefix)) {
+        datasets.push_back(part.substr(detail::preprocessor_prefix.size()));
+      }
+    }
+    throw ConfigError{detail::compose(
+        "{} has no preprocessor for the dataset \"{}\": it has them for {}; they are kept of datasets that "
+        "the Trainer has by name, and of which transform() made what loaders read",
+        path().string(), dataset, datasets.empty() ? "none" : detail::joined(datasets, ", "))};
+  }
+  /// Returns the state that load_preprocessor() puts there; nothing if there is none. Throws: as load().
+  [[nodiscard]] std::optional<State> preprocessor_state(std::string_view dataset) const {
+    return load(detail::preprocessor_part(dataset), 0);
   }
 
   /// Where the files are that the user has added.
@@ -8179,6 +8207,232 @@ static_assert(DatasetSource<CsvStream> && !IndexedSource<CsvStream>);
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/preprocessor.hpp
+// The concepts of what changes samples by what it has learned from others, and fit(), which lets it learn. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Changes blocks of samples. A value; transform() may be called on several threads at once.
+///
+/// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
+/// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
+/// nothing where they are not known, and fingerprint(), a std::uint64_t that is another when its options are: caches
+/// behind it are made anew then.
+template <class P>
+concept Preprocessor = std::copy_constructible<P> &&
+    requires(const P& fitted, const Schema& before, const Block& block) {
+  { fitted.schema(before) } -> std::convertible_to<Schema>;  // throws ConfigError if it cannot change such samples
+  { fitted.transform(block) } -> std::convertible_to<Block>;
+};
+
+/// Is a Preprocessor that first learns from samples. What it has learned is its state. It may have passes(), which says
+/// how often it must see all samples where that is not once; then finish() ends each pass.
+///
+/// Laws: begin() forgets all. After begin(), merge(bytes) has the effect of all add() behind the statistics() that gave
+/// the bytes, but for rounding and the error that a sketch states; merging the same bytes in the same order gives the
+/// same bits.
+template <class P>
+concept LearningPreprocessor = Preprocessor<P> && std::copyable<P> && Stateful<P> &&
+    requires(P& part, const P& begun, const Schema& schema, const Block& block, std::span<const std::byte> bytes) {
+  part.begin(schema);  // throws ConfigError if it cannot learn from such samples
+  part.add(block);
+  { begun.statistics() } -> std::convertible_to<std::vector<std::byte>>;
+  part.merge(bytes);
+  part.finish();  // throws DataError if it cannot learn from what was added
+};
+
+/// Gathers what every worker gives, in the order of ranks: how workers fit together.
+using GatherBytes = std::function<std::vector<std::vector<std::byte>>(std::vector<std::byte>)>;
+
+/// Says where fit() reads, and with whom.
+struct FitOptions {
+  std::size_t rows_per_block = 4096;
+  /// Of the workers of which each reads a part; empty where one reads all. Then all learn the same bits.
+  GatherBytes gather{};
+};
+
+/// Names columns, or nothing where they are not known.
+using TouchedColumns = std::optional<std::vector<std::string>>;
+
+namespace detail {
+
+/// Returns the columns that options name, which are known only if they are not all but some.
+[[nodiscard]] inline TouchedColumns touched(const std::vector<std::string>& columns) {
+  return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
+}
+
+/// Adds a state.
+void identify_state(const State& state, Fingerprint& fingerprint);
+
+[[nodiscard]] std::uint64_t fingerprint_of(const State& state);
+
+/// Adds what a preprocessor is, what it has learned, and its options, if it tells of them.
+template <Preprocessor P>
+void identify_preprocessor(const P& fitted, Fingerprint& fingerprint) {
+  fingerprint.add(std::string_view{typeid(P).name()});
+  if constexpr (Stateful<P>) identify_state(fitted.state(), fingerprint);
+  if constexpr (requires {
+                  { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
+                }) {
+    fingerprint.add(std::uint64_t{fitted.fingerprint()});
+  }
+}
+
+/// How often a preprocessor must see the samples to learn.
+template <Preprocessor P>
+[[nodiscard]] std::size_t passes_of(const P& preprocessor) {
+  if constexpr (requires { preprocessor.passes(); }) {
+    return preprocessor.passes();
+  } else {
+    return LearningPreprocessor<P> ? 1 : 0;
+  }
+}
+
+template <class P>
+void fit_pass(P& preprocessor, BlockReader& reader, const FitOptions& options) {
+  const P before = preprocessor;
+  for (Block block = reader.next(options.rows_per_block); !block.empty(); block = reader.next(options.rows_per_block)) {
+    preprocessor.add(block);
+  }
+  if (options.gather) {
+    const auto all = options.gather(preprocessor.statistics());
+    preprocessor = before;  // so that every rank merges the same bytes in the same order
+    for (const std::vector<std::byte>& statistics : all) preprocessor.merge(statistics);
+  }
+  preprocessor.finish();
+}
+
+}  // namespace detail
+
+/// Lets a preprocessor learn from the samples that readers give.
+/// open: begins to read at the first sample; called once, for a Chain Chain::passes() times.
+/// Throws: what reading throws; ConfigError, DataError if the preprocessor cannot learn from these samples.
+template <LearningPreprocessor P, std::invocable Open>
+requires std::convertible_to<std::invoke_result_t<Open>, std::unique_ptr<BlockReader>>
+void fit(P& preprocessor, const Schema& schema, Open&& open, const FitOptions& options = {}) {
+  preprocessor.begin(schema);
+  for (std::size_t pass = detail::passes_of(preprocessor); pass > 0; --pass) {
+    const std::unique_ptr<BlockReader> reader = open();
+    detail::fit_pass(preprocessor, *reader, options);
+  }
+}
+
+/// Lets a preprocessor learn from all samples of a source.
+template <LearningPreprocessor P, DatasetSource S>
+void fit(P& preprocessor, const S& source, const FitOptions& options = {}) {
+  fit(
+      preprocessor, Schema{source.schema()}, [&]() -> std::unique_ptr<BlockReader> { return source.open(0); }, options);
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/any_preprocessor.hpp
+// Any preprocessor, its type forgotten: what chains are made of. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Holds a preprocessor of any type. Copies are independent. One that learns nothing has an empty state.
+class AnyPreprocessor {
+ public:
+  template <class P>
+  requires(!std::same_as<std::remove_cvref_t<P>, AnyPreprocessor> && Preprocessor<std::remove_cvref_t<P>>)
+      AnyPreprocessor(P&& preprocessor)
+      : held_(std::make_unique<Holder<std::remove_cvref_t<P>>>(std::forward<P>(preprocessor))) {}
+  AnyPreprocessor(const AnyPreprocessor& other) : held_(other.held_->clone()) {}
+  AnyPreprocessor(AnyPreprocessor&&) noexcept = default;
+  AnyPreprocessor& operator=(const AnyPreprocessor& other);
+  AnyPreprocessor& operator=(AnyPreprocessor&&) noexcept = default;
+  ~AnyPreprocessor() = default;
+
+  /// How often it must see the samples to learn.
+  [[nodiscard]] std::size_t passes() const { return held_->passes(); }
+  void begin(const Schema& schema) { held_->begin(schema); }
+  void add(const Block& block) { held_->add(block); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return held_->statistics(); }
+  void merge(std::span<const std::byte> bytes) { held_->merge(bytes); }
+  void finish() { held_->finish(); }
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return held_->touches(); }
+  [[nodiscard]] Schema schema(const Schema& before) const { return held_->schema(before); }
+  [[nodiscard]] Block transform(const Block& block) const { return held_->transform(block); }
+  [[nodiscard]] State state() const { return held_->state(); }
+  void load_state(const State& state) { held_->load_state(state); }
+  /// Another when the one inside is, or its options or what it has learned are.
+  [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
+
+ private:
+  struct Held {
+    Held() = default;
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    virtual ~Held() = default;
+    [[nodiscard]] virtual std::unique_ptr<Held> clone() const = 0;
+    [[nodiscard]] virtual std::size_t passes() const = 0;
+    virtual void begin(const Schema& schema) = 0;
+    virtual void add(const Block& block) = 0;
+    [[nodiscard]] virtual std::vector<std::byte> statistics() const = 0;
+    virtual void merge(std::span<const std::byte> bytes) = 0;
+    virtual void finish() = 0;
+    [[nodiscard]] virtual TouchedColumns touches() const = 0;
+    [[nodiscard]] virtual Schema schema(const Schema& before) const = 0;
+    [[nodiscard]] virtual Block transform(const Block& block) const = 0;
+    [[nodiscard]] virtual State state() const = 0;
+    virtual void load_state(const State& state) = 0;
+    [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+  };
+
+  template <class P>
+  struct Holder final : Held {
+    static constexpr bool learns = LearningPreprocessor<P>;
+
+    template <class Given>
+    explicit Holder(Given&& given) : preprocessor(std::forward<Given>(given)) {}
+    [[nodiscard]] std::unique_ptr<Held> clone() const override { return std::make_unique<Holder>(preprocessor); }
+    [[nodiscard]] std::size_t passes() const override { return detail::passes_of(preprocessor); }
+    void begin([[maybe_unused]] const Schema& schema) override {
+      if constexpr (learns) preprocessor.begin(schema);
+    }
+    void add([[maybe_unused]] const Block& block) override {
+      if constexpr (learns) preprocessor.add(block);
+    }
+    [[nodiscard]] std::vector<std::byte> statistics() const override {
+      if constexpr (learns) return preprocessor.statistics();
+      return {};
+    }
+    void merge([[maybe_unused]] std::span<const std::byte> bytes) override {
+      if constexpr (learns) preprocessor.merge(bytes);
+    }
+    void finish() override {
+      if constexpr (learns) preprocessor.finish();
+    }
+    [[nodiscard]] TouchedColumns touches() const override {
+      if constexpr (requires { preprocessor.touches(); }) return preprocessor.touches();
+      return std::nullopt;
+    }
+    [[nodiscard]] Schema schema(const Schema& before) const override { return preprocessor.schema(before); }
+    [[nodiscard]] Block transform(const Block& block) const override { return preprocessor.transform(block); }
+    [[nodiscard]] State state() const override {
+      if constexpr (learns) return preprocessor.state();
+      return {};
+    }
+    void load_state([[maybe_unused]] const State& state) override {
+      if constexpr (learns) preprocessor.load_state(state);
+    }
+    [[nodiscard]] std::uint64_t fingerprint() const override {
+      detail::Fingerprint fingerprint;
+      detail::identify_preprocessor(preprocessor, fingerprint);
+      return fingerprint.value();
+    }
+
+    P preprocessor;
+  };
+
+  std::unique_ptr<Held> held_;
+};
+static_assert(LearningPreprocessor<AnyPreprocessor>);
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/blocks.hpp
 // Puts blocks together and takes them apart. Data room.
 
@@ -8243,6 +8497,9 @@ struct RowOfPart {
 #include <unordered_set>
 
 namespace railyard::inline v0_1 {
+
+class AnyPreprocessor;
+
 namespace detail {
 
 /// Of files that are larger together, and of columns in memory that are, only parts are looked at.
@@ -8277,12 +8534,24 @@ class DataStock {
   void add_operation(std::string_view name, std::uint64_t settings = 0);
   /// Takes what a source depends on besides: others may give the same samples.
   void add_settings(std::uint64_t settings) noexcept;
+  /// Takes what changes the samples by what it has learned; that it does is to be told of to making() as well.
+  void add_preprocessor(std::shared_ptr<const AnyPreprocessor> preprocessor) {
+    preprocessors_.push_back(std::move(preprocessor));
+  }
   void add_files(std::vector<std::string> paths) { files_.push_back(std::move(paths)); }
   /// what: its name and shape.
   void add_memory(std::string_view what, std::uint64_t digest) { memory_.push_back({std::string{what}, digest, {}}); }
   void add_memory(std::string_view what, Column column) {
     memory_.push_back({std::string{what}, std::nullopt, std::move(column)});
   }
+
+  /// Returns what was added, in the order in which samples come by it.
+  [[nodiscard]] const std::vector<std::shared_ptr<const AnyPreprocessor>>& preprocessors() const noexcept {
+    return preprocessors_;
+  }
+
+  /// Returns a number of the operations that decide which samples there are, and their order, and of how many sources.
+  [[nodiscard]] std::uint64_t order() const noexcept { return order_.value(); }
 
   /// Returns a number that is another when samples are: of files, 64 of a source are looked at for size and time. Cost:
   /// reads what is in memory. Throws: DataError if a file is not there.
@@ -8326,6 +8595,7 @@ class DataStock {
   std::size_t num_sources_ = 0;
   std::vector<std::vector<std::string>> files_{};  // by source
   std::vector<Memory> memory_{};
+  std::vector<std::shared_ptr<const AnyPreprocessor>> preprocessors_{};
 };
 
 /// Is what two stocks tell of each other.
@@ -8763,6 +9033,10 @@ struct Scope {
 // Says whether samples come to an end. That of datasets together is the greatest of theirs.
 enum class Ending : std::uint8_t { certain, unknown, never };
 
+class DataNode;
+// By the source, which is there once where several parts are of one.
+using SkipCounts = std::map<const DataNode*, std::uint64_t>;
+
 // Is a dataset as its operations see it. Never changes; used by many threads at once.
 class DataNode : public std::enable_shared_from_this<DataNode> {
  public:
@@ -8787,8 +9061,8 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   // How many operations it consists of: tells the random numbers of one from those of another.
   [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
 
-  // Adds how many damaged samples its sources have left out, by what they are called: of what this process has read.
-  virtual void count_skipped(std::map<std::string, std::uint64_t>& counts) const = 0;
+  // Adds how many damaged samples its sources have left out of what this process has read.
+  virtual void count_skipped(SkipCounts& counts) const = 0;
 
   // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
   virtual void take_stock(DataStock& stock) const = 0;
@@ -9079,12 +9353,11 @@ class SourceNode final : public DataNode {
   [[nodiscard]] bool costs_a_copy() const override {
     return requires { requires bool{S::costs_a_copy}; };
   }
-  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override {
+  void count_skipped(SkipCounts& counts) const override {
     if constexpr (requires {
                     { source_.skipped() } -> std::convertible_to<std::uint64_t>;
                   }) {
-      const std::uint64_t skipped = source_.skipped();
-      if (skipped > 0) counts.insert_or_assign(describe(), skipped);  // once, where several parts are of one source
+      if (const std::uint64_t skipped = source_.skipped(); skipped > 0) counts[this] = skipped;
     }
   }
   void take_stock(DataStock& stock) const override {
@@ -9158,9 +9431,10 @@ class BlockOpNode final : public DataNode {
   struct Operation {
     std::string name{};  // as messages show it: "map"
     BlockFunction apply{};
-    bool keeps_count = true;                          // one sample comes out for each that goes in
-    std::function<void(Fingerprint&)> identify = {};  // adds what it does, where that is known
-    bool only_chooses = false;                        // columns, of which it computes none
+    bool keeps_count = true;                                   // one sample comes out for each that goes in
+    std::function<void(Fingerprint&)> identify = {};           // adds what it does, where that is known
+    bool only_chooses = false;                                 // columns, of which it computes none
+    std::shared_ptr<const AnyPreprocessor> preprocessor = {};  // that does it
   };
 
   BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation)
@@ -9181,7 +9455,7 @@ class BlockOpNode final : public DataNode {
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
 
-  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
+  void count_skipped(SkipCounts& counts) const override { upstream_->count_skipped(counts); }
   void take_stock(DataStock& stock) const override;
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     return apply(upstream_->read(places, key), key);
@@ -9387,7 +9661,7 @@ class OrderNode : public DataNode {
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
-  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
+  void count_skipped(SkipCounts& counts) const override { upstream_->count_skipped(counts); }
   void take_stock(DataStock& stock) const override;
 
  protected:
@@ -10253,6 +10527,39 @@ class FileCacheNode final : public OrderNode {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/dataset_reading.hpp
+// How loaders and readers go over a dataset, and what workers know of it in common. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is what all workers have alike, and the name that they know it by. What they do with it besides is their own.
+struct CommonData {
+  NodePtr node{};
+  std::string name{};
+};
+
+struct DatasetReading {
+  bool is_divided = true;
+  std::size_t batch_size = 0;
+  std::size_t batches_ahead = 8;
+  std::shared_ptr<const CommonData> common{};
+  // All workers have the same samples at the same places, as far as this one sees: of what they have alike it was made
+  // by operations whose arguments tell what they do.
+  bool is_chosen_alike = false;
+  std::string name{};
+};
+
+// A number that is another where other operations, or others of their settings, choose and order the samples.
+[[nodiscard]] std::uint64_t choice_of(const DataNode& node);
+
+// What is known in common of a node that was made of another one by an operation whose arguments tell what it does.
+[[nodiscard]] std::shared_ptr<const CommonData> common_after(const DatasetReading& before, const NodePtr& node,
+                                                                    const NodePtr& made);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/joining_nodes.hpp
 // Operations that put datasets together: concat, zip, repeat. Data room.
 
@@ -10272,7 +10579,7 @@ class JoiningNode : public DataNode {
   [[nodiscard]] bool is_reordered() const override;
   [[nodiscard]] std::uint64_t id_span() const override { return first_id(parts_.size()); }
   [[nodiscard]] std::uint64_t depth() const override;
-  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override {
+  void count_skipped(SkipCounts& counts) const override {
     for (const NodePtr& part : parts_) part->count_skipped(counts);
   }
   void take_stock(DataStock& stock) const override;
@@ -10859,123 +11166,6 @@ static_assert(IndexedSource<MemorySource>);
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/preprocessor.hpp
-// The concepts of what changes samples by what it has learned from others, and fit(), which lets it learn. Data room.
-
-namespace railyard::inline v0_1 {
-
-/// Changes blocks of samples. A value; transform() may be called on several threads at once.
-///
-/// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
-/// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
-/// nothing where they are not known, and fingerprint(), a std::uint64_t that is another when its options are: caches
-/// behind it are made anew then.
-template <class P>
-concept Preprocessor = std::copy_constructible<P> &&
-    requires(const P& fitted, const Schema& before, const Block& block) {
-  { fitted.schema(before) } -> std::convertible_to<Schema>;  // throws ConfigError if it cannot change such samples
-  { fitted.transform(block) } -> std::convertible_to<Block>;
-};
-
-/// Is a Preprocessor that first learns from samples. What it has learned is its state. It may have passes(), which says
-/// how often it must see all samples where that is not once; then finish() ends each pass.
-///
-/// Laws: begin() forgets all. After begin(), merge(bytes) has the effect of all add() behind the statistics() that gave
-/// the bytes, but for rounding and the error that a sketch states; merging the same bytes in the same order gives the
-/// same bits.
-template <class P>
-concept LearningPreprocessor = Preprocessor<P> && std::copyable<P> && Stateful<P> &&
-    requires(P& part, const P& begun, const Schema& schema, const Block& block, std::span<const std::byte> bytes) {
-  part.begin(schema);  // throws ConfigError if it cannot learn from such samples
-  part.add(block);
-  { begun.statistics() } -> std::convertible_to<std::vector<std::byte>>;
-  part.merge(bytes);
-  part.finish();  // throws DataError if it cannot learn from what was added
-};
-
-/// Gathers what every worker gives, in the order of ranks: how workers fit together.
-using GatherBytes = std::function<std::vector<std::vector<std::byte>>(std::vector<std::byte>)>;
-
-/// Says where fit() reads, and with whom.
-struct FitOptions {
-  std::size_t rows_per_block = 4096;
-  /// Of the workers of which each reads a part; empty where one reads all. Then all learn the same bits.
-  GatherBytes gather{};
-};
-
-/// Names columns, or nothing where they are not known.
-using TouchedColumns = std::optional<std::vector<std::string>>;
-
-namespace detail {
-
-/// Returns the columns that options name, which are known only if they are not all but some.
-[[nodiscard]] inline TouchedColumns touched(const std::vector<std::string>& columns) {
-  return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
-}
-
-/// Adds a state.
-void identify_state(const State& state, Fingerprint& fingerprint);
-
-/// Adds what a preprocessor is, what it has learned, and its options, if it tells of them.
-template <Preprocessor P>
-void identify_preprocessor(const P& fitted, Fingerprint& fingerprint) {
-  fingerprint.add(std::string_view{typeid(P).name()});
-  if constexpr (Stateful<P>) identify_state(fitted.state(), fingerprint);
-  if constexpr (requires {
-                  { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
-                }) {
-    fingerprint.add(std::uint64_t{fitted.fingerprint()});
-  }
-}
-
-/// How often a preprocessor must see the samples to learn.
-template <Preprocessor P>
-[[nodiscard]] std::size_t passes_of(const P& preprocessor) {
-  if constexpr (requires { preprocessor.passes(); }) {
-    return preprocessor.passes();
-  } else {
-    return LearningPreprocessor<P> ? 1 : 0;
-  }
-}
-
-template <class P>
-void fit_pass(P& preprocessor, BlockReader& reader, const FitOptions& options) {
-  const P before = preprocessor;
-  for (Block block = reader.next(options.rows_per_block); !block.empty(); block = reader.next(options.rows_per_block)) {
-    preprocessor.add(block);
-  }
-  if (options.gather) {
-    const auto all = options.gather(preprocessor.statistics());
-    preprocessor = before;  // so that every rank merges the same bytes in the same order
-    for (const std::vector<std::byte>& statistics : all) preprocessor.merge(statistics);
-  }
-  preprocessor.finish();
-}
-
-}  // namespace detail
-
-/// Lets a preprocessor learn from the samples that readers give.
-/// open: begins to read at the first sample; called once, for a Chain Chain::passes() times.
-/// Throws: what reading throws; ConfigError, DataError if the preprocessor cannot learn from these samples.
-template <LearningPreprocessor P, std::invocable Open>
-requires std::convertible_to<std::invoke_result_t<Open>, std::unique_ptr<BlockReader>>
-void fit(P& preprocessor, const Schema& schema, Open&& open, const FitOptions& options = {}) {
-  preprocessor.begin(schema);
-  for (std::size_t pass = detail::passes_of(preprocessor); pass > 0; --pass) {
-    const std::unique_ptr<BlockReader> reader = open();
-    detail::fit_pass(preprocessor, *reader, options);
-  }
-}
-
-/// Lets a preprocessor learn from all samples of a source.
-template <LearningPreprocessor P, DatasetSource S>
-void fit(P& preprocessor, const S& source, const FitOptions& options = {}) {
-  fit(
-      preprocessor, Schema{source.schema()}, [&]() -> std::unique_ptr<BlockReader> { return source.open(0); }, options);
-}
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/dataset.hpp
 // A dataset: where samples come from and what is done with them, read when they are needed. Data room.
 
@@ -11047,13 +11237,16 @@ class Dataset {
   /// How many damaged samples its sources have left out (OnError) of what this process has read so far. A loader tells
   /// of them in Result::warnings().
   [[nodiscard]] std::uint64_t skipped() const;
+  /// The name that the Trainer has the dataset by, of which this was made; empty if there is none, as of what joins
+  /// datasets of several names.
+  [[nodiscard]] const std::string& name() const noexcept { return reading_.name; }
   /// The name of the column that a model is to predict; empty if there is none.
   [[nodiscard]] const std::string& label() const noexcept { return label_; }
   /// Throws: ConfigError if there is no such column.
   [[nodiscard]] Dataset with_label(std::string name) const;
   /// Whether a loader gives each worker its share of the samples, as it does by default, or all of them.
   [[nodiscard]] bool is_divided() const noexcept { return reading_.is_divided; }
-  /// Returns the dataset of which loaders give all samples to each worker.
+  /// Returns the dataset of which loaders give all samples to each worker, which may have a part of its own.
   [[nodiscard]] Dataset undivided() const;
   /// Returns the dataset of which loaders and readers give batches of so many samples, all workers together, unless
   /// their options name a size. Operations do not see batches, and keep the size, but for split() and what joins
@@ -11096,10 +11289,11 @@ class Dataset {
   [[nodiscard]] Dataset transform(P preprocessor) const {
     const auto schema_after = [&] { return Schema{preprocessor.schema(schema())}; };
     auto site = site_of("transform", checked("transform", schema_after));
-    const auto fitted = std::make_shared<const P>(std::move(preprocessor));
-    const auto change = [fitted](const Block& block) { return Block{fitted->transform(block)}; };
-    return operation("transform", site.schema, detail::map_blocks(site, change), true,
-                     [fitted](detail::Fingerprint& to) { detail::identify_preprocessor(*fitted, to); });
+    const auto fitted = std::make_shared<const AnyPreprocessor>(std::move(preprocessor));
+    const auto change = [fitted](const Block& block) { return fitted->transform(block); };
+    return operation(
+        "transform", site.schema, detail::map_blocks(site, change), true,
+        [fitted](detail::Fingerprint& to) { to.add(fitted->fingerprint()); }, false, fitted);
   }
   /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]). name: what messages, and
   /// describe(), call it.
@@ -11231,7 +11425,7 @@ class Dataset {
   template <class = void>
   [[nodiscard]] Dataset cache() const {
     require_end("cache");
-    return still_alike(over<detail::CacheNode<>>());
+    return over<detail::CacheNode<>>();
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
@@ -11250,27 +11444,23 @@ class Dataset {
   /// What operations and readers work on; not for users.
   [[nodiscard]] const detail::NodePtr& node() const noexcept { return node_; }
   [[nodiscard]] static Dataset from_node(detail::NodePtr node, std::string label, bool is_divided = true);
-  // Is what all workers have alike, and the name that they know it by. What they do with it besides is their own.
-  struct Common {
-    detail::NodePtr node{};
-    std::string name{};
-  };
+  /// Returns the dataset by that name.
+  [[nodiscard]] Dataset named(std::string_view name) const;
+  /// Returns the dataset that the node makes of this one, whose batches are not spoken of.
+  [[nodiscard]] Dataset remade(const detail::NodePtr& node) const;
   /// Returns the dataset, of which loaders give all samples to each worker, as one that all of them have alike: those
   /// of a host may then read it together.
   [[nodiscard]] Dataset alike(std::string_view name) const;
+  /// Returns the dataset as one of which all workers have the same samples at the same places, or not.
+  [[nodiscard]] Dataset chosen_alike(bool is_alike) const;
+  [[nodiscard]] bool is_chosen_alike() const noexcept { return reading_.is_chosen_alike; }
   /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
-  [[nodiscard]] const std::shared_ptr<const Common>& common() const noexcept { return reading_.common; }
+  [[nodiscard]] const std::shared_ptr<const detail::CommonData>& common() const noexcept { return reading_.common; }
   /// Whether all workers have it alike as it is: nothing was done with it since alike().
   [[nodiscard]] bool is_alike() const noexcept { return reading_.common != nullptr && reading_.common->node == node_; }
 
  private:
-  // How loaders and readers go over it.
-  struct Reading {
-    bool is_divided = true;
-    std::size_t batch_size = 0;
-    std::size_t batches_ahead = 8;
-    std::shared_ptr<const Common> common{};
-  };
+  using Reading = detail::DatasetReading;
 
   Dataset(detail::NodePtr node, std::string label) : Dataset(std::move(node), std::move(label), Reading{}) {}
   Dataset(detail::NodePtr node, std::string label, const Reading& reading)
@@ -11305,13 +11495,16 @@ class Dataset {
   template <class = void>
   [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
                                   bool keeps_count, std::function<void(detail::Fingerprint&)> identify = {},
-                                  bool only_chooses = false) const {
+                                  bool only_chooses = false,
+                                  std::shared_ptr<const AnyPreprocessor> preprocessor = {}) const {
     const bool has_label = !label_.empty() && to->find(label_);
+    Reading reading = reading_;
+    reading.is_chosen_alike = keeps_count && is_chosen_alike();  // a function may choose by rank
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to),
                 detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
-                                               only_chooses}),
-            has_label ? label_ : std::string{}, reading_};
+                                               only_chooses, std::move(preprocessor)}),
+            has_label ? label_ : std::string{}, reading};
   }
   template <class = void>
   [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const {
@@ -11325,14 +11518,10 @@ class Dataset {
   }
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 
-  // What was made of this one without anything that could differ between workers.
-  [[nodiscard]] Dataset still_alike(const Dataset& made) const {
-    return is_alike() ? made.alike(reading_.common->name) : made;
-  }
-
+  [[nodiscard]] Dataset after(const detail::NodePtr& made) const;
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
-    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, reading_};
+    return after(std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...));
   }
 
   detail::NodePtr node_;
@@ -11376,18 +11565,29 @@ template <class = void>
   return datasets.front().is_divided();
 }
 
-// Makes a dataset of a node that joins datasets, with nothing that could differ between workers: they have it alike
-// where they have those alike.
+// The name that all of the datasets have; empty if they have several.
+template <class = void>
+[[nodiscard]] std::string common_name(const std::vector<Dataset>& datasets) {
+  const std::string& name = datasets.front().name();
+  const bool is_one = std::all_of(datasets.begin(), datasets.end(), [&](auto& one) { return one.name() == name; });
+  return is_one ? name : std::string{};
+}
+
+// Makes a dataset of a node that joins datasets by the settings: workers have it alike where they have those alike.
 template <class = void>
 [[nodiscard]] Dataset joined_of(const std::vector<Dataset>& datasets, NodePtr node, std::string label,
-                                std::string_view operation) {
-  Dataset made = Dataset::from_node(std::move(node), std::move(label), all_divided(datasets, operation));
+                                std::string_view operation, std::string_view settings = {}) {
+  Dataset made = Dataset::from_node(std::move(node), std::move(label), all_divided(datasets, operation))
+                     .named(common_name(datasets));
   std::string names;
+  bool is_alike = true;
+  bool is_chosen_alike = true;
   for (const Dataset& dataset : datasets) {
-    if (!dataset.is_alike()) return made;
-    names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
+    is_alike = is_alike && dataset.is_alike();
+    is_chosen_alike = is_chosen_alike && dataset.is_chosen_alike();
+    if (is_alike) names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
   }
-  return made.alike(compose("{}({})", operation, names));
+  return is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made.chosen_alike(is_chosen_alike);
 }
 
 }  // namespace detail
@@ -11459,8 +11659,9 @@ template <class = void>
                         "each",
                         datasets.size(), detail::joined(weights, ", "))};
   }
-  return Dataset::from_node(std::make_shared<const detail::MixNode<>>(nodes, weights, seed), datasets.front().label(),
-                            detail::all_divided(datasets, "mix"));
+  return detail::joined_of(datasets, std::make_shared<const detail::MixNode<>>(nodes, weights, seed),
+                           datasets.front().label(), "mix",
+                           detail::compose(" {{{}}} {}", detail::joined(weights, ", "), seed));
 }
 
 }  // namespace railyard::inline v0_1
@@ -11828,8 +12029,10 @@ namespace detail {
 [[nodiscard]] std::optional<OperationChain> own_operations(const Dataset& dataset);
 
 // Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike, or
-// what operations make of that which keep the number of samples. Others may choose them by rank.
-[[nodiscard]] bool is_own_part(const Dataset& dataset);
+// what operations make of that whose arguments tell what they do. Others may choose by rank.
+[[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
+  return !dataset.is_divided() && !dataset.is_chosen_alike();
+}
 
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
 // is not there in time, stops, or dies is left behind, and the others go on as they would alone, each from where it
@@ -13968,9 +14171,9 @@ struct DataConfig {
   /// the workers then count each sample once per worker, which leaves means as they are. Workers of a host that go over
   /// one at the same time have its samples read and decoded by one of them.
   std::vector<std::string> split{"all"};
-  /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it. A loader with
-  /// drives_step needs parts of equally many batches. With a loader of a part in its TrainState, a run does not go on
-  /// with another number of workers: their parts are others.
+  /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it; whole.name() says of
+  /// which dataset. A loader with drives_step needs parts of equally many batches. With a loader of a part in its
+  /// TrainState, a run does not go on with another number of workers: their parts are others.
   std::function<Dataset(const Dataset& whole, std::size_t rank, std::size_t world_size)> splitter{};
 };
 
@@ -14089,6 +14292,10 @@ struct RunConfig {
   std::chrono::nanoseconds step_timeout{0};
   /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
+  /// Adds to the metrics of each report where the time of the rank's steps of a prepared model has gone since the last
+  /// one: compute_share, data_share (waiting for batches), wait_share, communication_share, optimizer_share; and
+  /// slowest_rank, gradient_bytes. See StepTimes. A metric of the program's by one of these names stays as it is.
+  bool report_step_times = false;
 };
 
 }  // namespace railyard::inline v0_1
@@ -14331,6 +14538,307 @@ class ControlLane {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/byte_archive.hpp
+// Turns what preprocessors have learned into bytes and back. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+static_assert(std::endian::native == std::endian::little, "the bytes of numbers are written as they are in memory");
+
+template <class T>
+concept PlainBytes = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+/// Writes values one after the other. Own types list their members:
+/// static void fields(auto& archive, auto& self) { archive(self.a, self.b); }
+class ByteWriter {
+ public:
+  template <class... T>
+  void operator()(const T&... values) {
+    (write(values), ...);
+  }
+  [[nodiscard]] std::vector<std::byte> take() noexcept { return std::move(bytes_); }
+
+ private:
+  void append(const void* from, std::size_t size);
+  template <PlainBytes T>
+  void write(const T& value) {
+    append(&value, sizeof value);
+  }
+  void write(const std::string& text);
+  template <class T>
+  void write(const std::vector<T>& values) {
+    write(std::uint64_t{values.size()});
+    if constexpr (PlainBytes<T> && !std::is_same_v<T, bool>) {
+      append(values.data(), values.size() * sizeof(T));
+    } else {
+      for (const T& value : values) write(value);
+    }
+  }
+  template <class Key, class T, class Less>
+  void write(const std::map<Key, T, Less>& values) {
+    write(std::uint64_t{values.size()});
+    for (const auto& [key, value] : values) (*this)(key, value);
+  }
+  template <class... T>
+  void write(const std::variant<T...>& value) {
+    write(static_cast<std::uint8_t>(value.index()));
+    std::visit([this](const auto& alternative) { this->write(alternative); }, value);
+  }
+  template <class T>
+  requires std::is_class_v<T>
+  void write(const T& value) { T::fields(*this, value); }
+
+  std::vector<std::byte> bytes_{};
+};
+
+/// Reads what a ByteWriter has written. Throws: DataError if the bytes end too soon or mean nothing.
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+
+  template <class... T>
+  void operator()(T&... values) {
+    (read(values), ...);
+  }
+  /// To be called at the end: bytes that are left over were written by something else.
+  void finish() const {
+    if (!bytes_.empty()) damaged();
+  }
+
+ private:
+  [[noreturn]] void damaged() const;
+  std::span<const std::byte> next(std::size_t size);
+  // Everything that can be counted takes a byte at least, so a wrong count cannot make us allocate more than there is.
+  std::size_t count();
+  template <PlainBytes T>
+  void read(T& value) {
+    std::memcpy(&value, next(sizeof value).data(), sizeof value);
+  }
+  void read(bool& value);
+  void read(std::string& text);
+  template <class T>
+  void read(std::vector<T>& values) {
+    values.clear();
+    std::size_t left = count();
+    if constexpr (PlainBytes<T> && !std::is_same_v<T, bool>) {
+      if (left > bytes_.size() / sizeof(T)) damaged();
+      const auto bytes = next(left * sizeof(T));
+      values.resize(left);
+      if (left > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+      return;
+    }
+    for (; left > 0; --left) {
+      T value{};
+      read(value);
+      values.push_back(std::move(value));
+    }
+  }
+  template <class Key, class T, class Less>
+  void read(std::map<Key, T, Less>& values) {
+    values.clear();
+    for (std::size_t left = count(); left > 0; --left) {
+      std::pair<Key, T> entry{};
+      (*this)(entry.first, entry.second);
+      values.insert(std::move(entry));
+    }
+  }
+  template <class... T>
+  void read(std::variant<T...>& value) {
+    std::uint8_t index = 0;
+    read(index);
+    std::uint8_t at = 0;
+    if (!((at++ == index && (read(value.template emplace<T>()), true)) || ...)) damaged();
+  }
+  template <class T>
+  requires std::is_class_v<T>
+  void read(T& value) { T::fields(*this, value); }
+
+  std::span<const std::byte> bytes_;
+};
+
+template <class T>
+[[nodiscard]] std::vector<std::byte> to_bytes(const T& value) {
+  ByteWriter writer;
+  writer(value);
+  return writer.take();
+}
+/// Returns the value with what the bytes hold put into it. Throws: DataError if they are not those of a T.
+template <class T>
+[[nodiscard]] T from_bytes(std::span<const std::byte> bytes, T value = T{}) {
+  ByteReader reader{bytes};
+  reader(value);
+  reader.finish();
+  return value;
+}
+
+/// Returns a state of one tensor, "learned", that holds the bytes of the value.
+template <class T>
+[[nodiscard]] State byte_state(const T& value) {
+  const auto bytes = std::make_shared<const std::vector<std::byte>>(to_bytes(value));
+  State state;
+  state.tensors.push_back({.name = "learned",
+                           .dtype = Dtype::u8,
+                           .shape = {static_cast<std::int64_t>(bytes->size())},
+                           .read = [bytes](std::int64_t begin, std::int64_t end, std::byte* to) {
+                             std::memcpy(to, bytes->data() + begin, static_cast<std::size_t>(end - begin));
+                           }});
+  return state;
+}
+/// Returns the value with what the state holds put into it. Throws: DataError if it is not that of a T.
+template <class T>
+[[nodiscard]] T from_state(const State& state, T value = T{}) {
+  const StateTensor* tensor = state.find_tensor("learned");
+  if (tensor == nullptr || tensor->dtype != Dtype::u8) {
+    throw DataError{"a state has no bytes named \"learned\": load what a preprocessor has saved"};
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor->count()));
+  tensor->read(0, tensor->count(), bytes.data());
+  return from_bytes(bytes, std::move(value));
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/chain.hpp
+// The preprocessor that is several, one after the other. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Applies preprocessors one after the other. Each learns from what those before it make of the samples. Steps that
+/// follow each other learn in one pass over the samples where they name their columns (not by .except) and no two touch
+/// the same; the others take a pass each.
+class Chain {
+ public:
+  Chain() = default;
+  explicit Chain(std::vector<AnyPreprocessor> steps) : steps_(std::move(steps)) {}
+  /// Example: Chain chain{SimpleImputer{{.columns = {"age"}}}, StandardScaler{{.columns = {"age"}}}};
+  template <class First, class... Rest>
+  requires(!std::same_as<std::remove_cvref_t<First>, Chain> && Preprocessor<std::remove_cvref_t<First>> &&
+           (Preprocessor<std::remove_cvref_t<Rest>> && ...)) explicit Chain(First&& first, Rest&&... rest) {
+    steps_.reserve(1 + sizeof...(rest));
+    steps_.emplace_back(std::forward<First>(first));
+    (steps_.emplace_back(std::forward<Rest>(rest)), ...);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return steps_.size(); }
+  [[nodiscard]] const AnyPreprocessor& operator[](std::size_t step) const noexcept { return steps_[step]; }
+
+  /// How often fit() reads the samples.
+  [[nodiscard]] std::size_t passes() const;
+  void begin(const Schema& schema);
+  void add(const Block& block);
+  [[nodiscard]] std::vector<std::byte> statistics() const;
+  /// Throws: DataError if the bytes are not of the same steps.
+  void merge(std::span<const std::byte> bytes);
+  /// Ends a pass over the samples.
+  void finish();
+
+  /// The columns that its steps look at or change.
+  [[nodiscard]] TouchedColumns touches() const;
+  [[nodiscard]] Schema schema(Schema before) const;
+  [[nodiscard]] Block transform(Block block) const;
+
+  /// Another when its steps are, or their options or what they have learned are.
+  [[nodiscard]] std::uint64_t fingerprint() const;
+
+  /// The states of the steps: a tensor "learned" of step 2 is named "2/learned".
+  [[nodiscard]] State state() const;
+  /// Throws: ConfigError if the state is one of more or fewer steps.
+  void load_state(const State& all);
+  /// Returns the state of a step out of that of a Chain.
+  [[nodiscard]] static State state_of_step(const State& all, std::size_t step);
+
+ private:
+  // The steps from `first` to the one before the result learn in one pass, or are one that takes several or none: the
+  // first one tells how many.
+  [[nodiscard]] std::size_t end_of_group(std::size_t first) const;
+  [[nodiscard]] static bool share_any(const std::vector<std::string>& left, const std::vector<std::string>& right);
+
+  // Goes on to the next steps that learn, if there are any.
+  void begin_group();
+
+  std::vector<AnyPreprocessor> steps_{};
+  std::size_t first_ = 0;        // the steps that learn in this pass, between begin() and the last finish()
+  std::size_t last_ = 0;         // the one behind them
+  std::size_t passes_left_ = 0;  // of these steps
+  Schema before_{};              // of what these steps get
+};
+static_assert(LearningPreprocessor<Chain>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/dataset_preprocessors.hpp
+// What the samples of a dataset are changed by, as something that is saved, put back, and used on other samples. Data
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// The preprocessors of all transform() that a dataset was made by, in the order in which samples come by them.
+class DatasetPreprocessors {
+ public:
+  DatasetPreprocessors() = default;
+  explicit DatasetPreprocessors(const Dataset& dataset);
+
+  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
+
+  // Whether the other one begins with all that has been learned here.
+  [[nodiscard]] bool begins(const DatasetPreprocessors& other) const noexcept;
+
+  // Those that have learned something: one as it is, several as a Chain.
+  [[nodiscard]] std::optional<AnyPreprocessor> learned() const;
+
+  // All of them, with what the state of those that have learned says, if it is given; it may be one of more that came
+  // behind them.
+  [[nodiscard]] AnyPreprocessor all(const State* state = nullptr) const;
+
+ private:
+  [[nodiscard]] static bool has_learned(const AnyPreprocessor& preprocessor);
+  // How many Chains there are in each other.
+  [[nodiscard]] static std::size_t depth_of(const State& state);
+  [[nodiscard]] static AnyPreprocessor joined(std::vector<AnyPreprocessor> steps);
+
+  std::vector<std::shared_ptr<const AnyPreprocessor>> all_{};
+  std::vector<std::uint64_t> learned_{};  // fingerprints
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/kept_preprocessors.hpp
+// What the datasets of a worker are changed by, for its checkpoints. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+class KeptPreprocessors {
+ public:
+  // Takes what changes the samples of a dataset that has a name. Of what is made of one dataset in several ways, the
+  // longest is kept under its name; what does not begin alike gets a number behind the name.
+  void note(const Dataset& dataset);
+
+  // The parts of a checkpoint that hold what was learned. Valid until the next note().
+  [[nodiscard]] std::vector<NamedState> states() const;
+
+ private:
+  struct Kept {
+    std::string dataset{};
+    DatasetPreprocessors used{};
+    std::unique_ptr<const AnyPreprocessor> learned{};  // what the state reads
+    State state{};
+  };
+
+  [[nodiscard]] Kept* find(std::string_view name) noexcept;
+  void add(std::string name, DatasetPreprocessors used);
+  static void set(Kept& kept, DatasetPreprocessors used);
+
+  std::vector<Kept> kept_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/step_times.hpp
 // Where the time of training steps has gone. Train room.
 
@@ -14360,6 +14868,12 @@ struct StepTimes {
 };
 
 namespace detail {
+
+/// Returns what has come since then.
+[[nodiscard]] StepTimes times_since(const StepTimes& then, StepTimes now);
+
+/// Adds shares, whom the others wait for, and bytes, unless there is a metric of that name already.
+void add_step_times(const StepTimes& times, Metrics& metrics);
 
 /// Returns the times of the average rank of those that have told theirs, and the bytes of all together.
 [[nodiscard]] StepTimes average_of(const std::vector<StepTimes>& by_rank);
@@ -14501,6 +15015,7 @@ struct RunContext {
   std::vector<std::string> accept_changes{};  ///< see RunConfig
   Datasets datasets{};
   DataConfig data{};
+  bool reports_step_times = false;
 };
 
 class TrainState;
@@ -14607,8 +15122,9 @@ class Worker {
   void on_step_end(std::function<void()> function) { on_step_end_ = std::move(function); }
   /// What samples() was last told; nothing if it never was.
   [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
-  /// Sets what tells where the time of the steps has gone, for a room above this one.
-  void on_step_times(std::function<StepTimes()> function) { on_step_times_ = std::move(function); }
+  /// Sets what tells where the time of all steps has gone, for a room above this one; it is told whether the training
+  /// function has returned.
+  void on_step_times(std::function<StepTimes(bool is_end)> function) { on_step_times_ = std::move(function); }
   /// Tells the supervisor where it has gone; called when the training function has returned.
   void post_step_times();
   /// Says that a loader begins to wait for data, or has it: the time between is StepTimes::data.
@@ -14659,6 +15175,10 @@ class Worker {
   /// What equal bits depend on, for the manifests of checkpoints: rooms above this one add what they know.
   [[nodiscard]] NamedValues& environment() noexcept { return environment_; }
 
+  /// Takes what changes the samples of a dataset that goes back to one of the Trainer's into the checkpoints from now
+  /// on. Loaders do that.
+  void keep_preprocessors(const Dataset& dataset) { preprocessors_.note(dataset); }
+
   /// Where the workers leave small values for each other; for rooms above this one.
   [[nodiscard]] Store& store() noexcept { return link_->store(); }
   /// What this worker shows its supervisor while it runs: loaders write their progress there.
@@ -14701,6 +15221,9 @@ class Worker {
   // Nobody wants as many models as there are workers, of which none has seen all samples.
   void warn_of_training_apart();
 
+  // Other threads than the training function's may not look at its clock.
+  [[nodiscard]] Metrics with_step_times(Metrics metrics);
+
   // The link knows of messages only: the error says what this one was.
   void post_report(const Metrics& metrics);
 
@@ -14724,7 +15247,9 @@ class Worker {
   std::function<void(std::uint64_t, bool)> on_samples_{};
   std::function<void()> on_abandoned_step_{};
   std::function<void()> on_step_end_{};
-  std::function<StepTimes()> on_step_times_{};
+  std::function<StepTimes(bool is_end)> on_step_times_{};
+  StepTimes reported_times_{};  // up to the last report
+  std::thread::id thread_ = std::this_thread::get_id();
   std::function<void(bool)> on_data_wait_{};
   TrainState* state_ = nullptr;
   std::atomic<std::int64_t> num_reports_{0};  // those before the checkpoint that the run goes on from included
@@ -14739,6 +15264,7 @@ class Worker {
   bool has_saved_ = false;  // its state, over what it has gone on from in memory
   detail::ControlLane control_{};
   NamedValues environment_{};
+  detail::KeptPreprocessors preprocessors_{};  // of the datasets that are read
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
 
@@ -14997,6 +15523,8 @@ struct ResultFields {
   int failed_checkpoints = 0;
   bool is_state_saved = true;
   bool is_recorded = false;
+  /// What changes the samples of the Trainer's datasets, by their names; those that nothing does are left out.
+  std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors{};
 };
 
 /// Is what fit() returns: converts to true if the run succeeded.
@@ -15040,6 +15568,15 @@ class [[nodiscard]] Result {
   /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests. See
   /// CheckpointFolder::best().
   [[nodiscard]] const std::vector<Checkpoint>& best_checkpoints() const noexcept { return fields_.best_checkpoints; }
+  /// Returns what the samples of a dataset of the Trainer were changed by before the workers saw them
+  /// (Dataset::transform()): one as it is, several as a Chain; with what they have learned as checkpoint() holds it, if
+  /// it does. Without a Trainer, and for what the training function has added: Checkpoint::load_preprocessor(). Throws:
+  /// ConfigError that lists the datasets that have such; DataError for a damaged checkpoint.
+  /// Example: ry::EpochReader{samples.transform(result.preprocessor("train")), {.global_batch_size = 256}}
+  [[nodiscard]] AnyPreprocessor preprocessor(std::string_view dataset) const;
+  /// Returns it with the preprocessors of the Trainer's datasets.
+  [[nodiscard]] Result with(std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors) &&;
+
   /// How many checkpoints could not be written in this fit(): warnings() tell of each.
   [[nodiscard]] int failed_checkpoints() const noexcept { return fields_.failed_checkpoints; }
   /// Whether the newest state that was to be saved is: false if its checkpoint could not be written, so that
@@ -15348,9 +15885,14 @@ class TrainState {
   friend class Worker;
   using Clock = detail::SnapshotPace::Clock;
 
+  static void check_name(const std::string& name, std::set<std::string_view>& former);
+
   void note_environment() const;
 
   void resume();
+
+  // With another number of workers they may learn others by roundings.
+  void compare_preprocessors(const Checkpoint& checkpoint) const;
 
   void put(const StatePart& part, const State& state) const;
 
@@ -17843,28 +18385,12 @@ class Trainer<B, S> {
   /// Launched, every process calls it, and it returns the same in all of them.
   /// Throws: ConfigError before anything is started, if a setting cannot work; it names the setting and the remedy.
   Result fit() {
-    const auto called_at = Deadline::Clock::now();
-    detail::check_settings(scaling_, run_);
-    detail::check_datasets(datasets_, run_.data);
-    find_devices();
-    B::check(options_);
-    detail::open_standard_streams();
-    S scaling{};
-    if constexpr (JoiningScaling<S>) {
-      scaling.join({.launch = scaling_.launch,
-                    .num_workers = scaling_.num_workers.max(),
-                    .is_elastic = scaling_.num_workers.is_elastic(),
-                    .settings = detail::common_settings(B::name, scaling_.num_workers, devices_.are_asked_for(), run_),
-                    .timeout = run_.start_timeout,
-                    .silence_limit = run_.silence_limit,
-                    .say = detail::launch_lines(run_.progress),
-                    .devices = devices_.told(),
-                    .on_request = detail::part_writer()});
-      if (!scaling.leads()) return follow(scaling);
-      return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
-    } else {
-      return lead(scaling, called_at);
+    std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors;
+    for (const NamedDataset& one : datasets_) {
+      detail::DatasetPreprocessors of_one{one.dataset};
+      if (!of_one.empty()) preprocessors.emplace_back(one.name, std::move(of_one));
     }
+    return run().with(std::move(preprocessors));
   }
 
   /// Returns a Trainer that goes on with the run in that directory. Throws: ConfigError if the path names none; what
@@ -17888,6 +18414,31 @@ class Trainer<B, S> {
 
  private:
   using Function = detail::TrainingFunction<B>;
+
+  Result run() {
+    const auto called_at = Deadline::Clock::now();
+    detail::check_settings(scaling_, run_);
+    detail::check_datasets(datasets_, run_.data);
+    find_devices();
+    B::check(options_);
+    detail::open_standard_streams();
+    S scaling{};
+    if constexpr (JoiningScaling<S>) {
+      scaling.join({.launch = scaling_.launch,
+                    .num_workers = scaling_.num_workers.max(),
+                    .is_elastic = scaling_.num_workers.is_elastic(),
+                    .settings = detail::common_settings(B::name, scaling_.num_workers, devices_.are_asked_for(), run_),
+                    .timeout = run_.start_timeout,
+                    .silence_limit = run_.silence_limit,
+                    .say = detail::launch_lines(run_.progress),
+                    .devices = devices_.told(),
+                    .on_request = detail::part_writer()});
+      if (!scaling.leads()) return follow(scaling);
+      return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
+    } else {
+      return lead(scaling, called_at);
+    }
+  }
 
   // A Backend of GPUs needs one for each worker, unless its options say which.
   [[nodiscard]] bool gives_devices() const {
@@ -17983,7 +18534,8 @@ class Trainer<B, S> {
             .waits_for_checkpoints = run_.checkpoint.synchronous,
             .accept_changes = run_.accept_changes,
             .datasets = datasets_,
-            .data = run_.data};
+            .data = run_.data,
+            .reports_step_times = run_.report_step_times};
   }
 
   template <class F>
@@ -18067,6 +18619,10 @@ struct SharedStreams {
 
 // Returns that of the next stream which is divided among the workers; called by all of them in the same order.
 [[nodiscard]] std::shared_ptr<HostFeed> next_stream_feed(Worker& worker, std::size_t bound_bytes);
+
+// Says whether each rank has a part of its own, as it has too where ranks have given an operation other arguments. A
+// collective of what is not divided.
+[[nodiscard]] bool is_own_part(Worker& worker, const Dataset& dataset);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -18493,113 +19049,6 @@ void all_reduce_between_hosts(P& parts, const Buffer& data, std::size_t local_si
 
 #if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA
 
-// ---- railyard/data/any_preprocessor.hpp
-// Any preprocessor, its type forgotten: what chains are made of. Data room.
-
-namespace railyard::inline v0_1 {
-
-/// Holds a preprocessor of any type. Copies are independent. One that learns nothing has an empty state.
-class AnyPreprocessor {
- public:
-  template <class P>
-  requires(!std::same_as<std::remove_cvref_t<P>, AnyPreprocessor> && Preprocessor<std::remove_cvref_t<P>>)
-      AnyPreprocessor(P&& preprocessor)
-      : held_(std::make_unique<Holder<std::remove_cvref_t<P>>>(std::forward<P>(preprocessor))) {}
-  AnyPreprocessor(const AnyPreprocessor& other) : held_(other.held_->clone()) {}
-  AnyPreprocessor(AnyPreprocessor&&) noexcept = default;
-  AnyPreprocessor& operator=(const AnyPreprocessor& other);
-  AnyPreprocessor& operator=(AnyPreprocessor&&) noexcept = default;
-  ~AnyPreprocessor() = default;
-
-  /// How often it must see the samples to learn.
-  [[nodiscard]] std::size_t passes() const { return held_->passes(); }
-  void begin(const Schema& schema) { held_->begin(schema); }
-  void add(const Block& block) { held_->add(block); }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return held_->statistics(); }
-  void merge(std::span<const std::byte> bytes) { held_->merge(bytes); }
-  void finish() { held_->finish(); }
-  /// The columns that it looks at or changes.
-  [[nodiscard]] TouchedColumns touches() const { return held_->touches(); }
-  [[nodiscard]] Schema schema(const Schema& before) const { return held_->schema(before); }
-  [[nodiscard]] Block transform(const Block& block) const { return held_->transform(block); }
-  [[nodiscard]] State state() const { return held_->state(); }
-  void load_state(const State& state) { held_->load_state(state); }
-  /// Another when the one inside is, or its options or what it has learned are.
-  [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
-
- private:
-  struct Held {
-    Held() = default;
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-    virtual ~Held() = default;
-    [[nodiscard]] virtual std::unique_ptr<Held> clone() const = 0;
-    [[nodiscard]] virtual std::size_t passes() const = 0;
-    virtual void begin(const Schema& schema) = 0;
-    virtual void add(const Block& block) = 0;
-    [[nodiscard]] virtual std::vector<std::byte> statistics() const = 0;
-    virtual void merge(std::span<const std::byte> bytes) = 0;
-    virtual void finish() = 0;
-    [[nodiscard]] virtual TouchedColumns touches() const = 0;
-    [[nodiscard]] virtual Schema schema(const Schema& before) const = 0;
-    [[nodiscard]] virtual Block transform(const Block& block) const = 0;
-    [[nodiscard]] virtual State state() const = 0;
-    virtual void load_state(const State& state) = 0;
-    [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
-  };
-
-  template <class P>
-  struct Holder final : Held {
-    static constexpr bool learns = LearningPreprocessor<P>;
-
-    template <class Given>
-    explicit Holder(Given&& given) : preprocessor(std::forward<Given>(given)) {}
-    [[nodiscard]] std::unique_ptr<Held> clone() const override { return std::make_unique<Holder>(preprocessor); }
-    [[nodiscard]] std::size_t passes() const override { return detail::passes_of(preprocessor); }
-    void begin([[maybe_unused]] const Schema& schema) override {
-      if constexpr (learns) preprocessor.begin(schema);
-    }
-    void add([[maybe_unused]] const Block& block) override {
-      if constexpr (learns) preprocessor.add(block);
-    }
-    [[nodiscard]] std::vector<std::byte> statistics() const override {
-      if constexpr (learns) return preprocessor.statistics();
-      return {};
-    }
-    void merge([[maybe_unused]] std::span<const std::byte> bytes) override {
-      if constexpr (learns) preprocessor.merge(bytes);
-    }
-    void finish() override {
-      if constexpr (learns) preprocessor.finish();
-    }
-    [[nodiscard]] TouchedColumns touches() const override {
-      if constexpr (requires { preprocessor.touches(); }) return preprocessor.touches();
-      return std::nullopt;
-    }
-    [[nodiscard]] Schema schema(const Schema& before) const override { return preprocessor.schema(before); }
-    [[nodiscard]] Block transform(const Block& block) const override { return preprocessor.transform(block); }
-    [[nodiscard]] State state() const override {
-      if constexpr (learns) return preprocessor.state();
-      return {};
-    }
-    void load_state([[maybe_unused]] const State& state) override {
-      if constexpr (learns) preprocessor.load_state(state);
-    }
-    [[nodiscard]] std::uint64_t fingerprint() const override {
-      detail::Fingerprint fingerprint;
-      detail::identify_preprocessor(preprocessor, fingerprint);
-      return fingerprint.value();
-    }
-
-    P preprocessor;
-  };
-
-  std::unique_ptr<Held> held_;
-};
-static_assert(LearningPreprocessor<AnyPreprocessor>);
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/stored_element.hpp
 // How numbers are stored in binary files, and what becomes of them in a column. Data room.
 
@@ -18918,234 +19367,6 @@ class BatchMapper {
   Function function_;
 };
 static_assert(Preprocessor<BatchMapper>);
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/byte_archive.hpp
-// Turns what preprocessors have learned into bytes and back. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-static_assert(std::endian::native == std::endian::little, "the bytes of numbers are written as they are in memory");
-
-template <class T>
-concept PlainBytes = std::is_arithmetic_v<T> || std::is_enum_v<T>;
-
-/// Writes values one after the other. Own types list their members:
-/// static void fields(auto& archive, auto& self) { archive(self.a, self.b); }
-class ByteWriter {
- public:
-  template <class... T>
-  void operator()(const T&... values) {
-    (write(values), ...);
-  }
-  [[nodiscard]] std::vector<std::byte> take() noexcept { return std::move(bytes_); }
-
- private:
-  void append(const void* from, std::size_t size);
-  template <PlainBytes T>
-  void write(const T& value) {
-    append(&value, sizeof value);
-  }
-  void write(const std::string& text);
-  template <class T>
-  void write(const std::vector<T>& values) {
-    write(std::uint64_t{values.size()});
-    if constexpr (PlainBytes<T> && !std::is_same_v<T, bool>) {
-      append(values.data(), values.size() * sizeof(T));
-    } else {
-      for (const T& value : values) write(value);
-    }
-  }
-  template <class Key, class T, class Less>
-  void write(const std::map<Key, T, Less>& values) {
-    write(std::uint64_t{values.size()});
-    for (const auto& [key, value] : values) (*this)(key, value);
-  }
-  template <class... T>
-  void write(const std::variant<T...>& value) {
-    write(static_cast<std::uint8_t>(value.index()));
-    std::visit([this](const auto& alternative) { this->write(alternative); }, value);
-  }
-  template <class T>
-  requires std::is_class_v<T>
-  void write(const T& value) { T::fields(*this, value); }
-
-  std::vector<std::byte> bytes_{};
-};
-
-/// Reads what a ByteWriter has written. Throws: DataError if the bytes end too soon or mean nothing.
-class ByteReader {
- public:
-  explicit ByteReader(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
-
-  template <class... T>
-  void operator()(T&... values) {
-    (read(values), ...);
-  }
-  /// To be called at the end: bytes that are left over were written by something else.
-  void finish() const {
-    if (!bytes_.empty()) damaged();
-  }
-
- private:
-  [[noreturn]] void damaged() const;
-  std::span<const std::byte> next(std::size_t size);
-  // Everything that can be counted takes a byte at least, so a wrong count cannot make us allocate more than there is.
-  std::size_t count();
-  template <PlainBytes T>
-  void read(T& value) {
-    std::memcpy(&value, next(sizeof value).data(), sizeof value);
-  }
-  void read(bool& value);
-  void read(std::string& text);
-  template <class T>
-  void read(std::vector<T>& values) {
-    values.clear();
-    std::size_t left = count();
-    if constexpr (PlainBytes<T> && !std::is_same_v<T, bool>) {
-      if (left > bytes_.size() / sizeof(T)) damaged();
-      const auto bytes = next(left * sizeof(T));
-      values.resize(left);
-      if (left > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
-      return;
-    }
-    for (; left > 0; --left) {
-      T value{};
-      read(value);
-      values.push_back(std::move(value));
-    }
-  }
-  template <class Key, class T, class Less>
-  void read(std::map<Key, T, Less>& values) {
-    values.clear();
-    for (std::size_t left = count(); left > 0; --left) {
-      std::pair<Key, T> entry{};
-      (*this)(entry.first, entry.second);
-      values.insert(std::move(entry));
-    }
-  }
-  template <class... T>
-  void read(std::variant<T...>& value) {
-    std::uint8_t index = 0;
-    read(index);
-    std::uint8_t at = 0;
-    if (!((at++ == index && (read(value.template emplace<T>()), true)) || ...)) damaged();
-  }
-  template <class T>
-  requires std::is_class_v<T>
-  void read(T& value) { T::fields(*this, value); }
-
-  std::span<const std::byte> bytes_;
-};
-
-template <class T>
-[[nodiscard]] std::vector<std::byte> to_bytes(const T& value) {
-  ByteWriter writer;
-  writer(value);
-  return writer.take();
-}
-/// Returns the value with what the bytes hold put into it. Throws: DataError if they are not those of a T.
-template <class T>
-[[nodiscard]] T from_bytes(std::span<const std::byte> bytes, T value = T{}) {
-  ByteReader reader{bytes};
-  reader(value);
-  reader.finish();
-  return value;
-}
-
-/// Returns a state of one tensor, "learned", that holds the bytes of the value.
-template <class T>
-[[nodiscard]] State byte_state(const T& value) {
-  const auto bytes = std::make_shared<const std::vector<std::byte>>(to_bytes(value));
-  State state;
-  state.tensors.push_back({.name = "learned",
-                           .dtype = Dtype::u8,
-                           .shape = {static_cast<std::int64_t>(bytes->size())},
-                           .read = [bytes](std::int64_t begin, std::int64_t end, std::byte* to) {
-                             std::memcpy(to, bytes->data() + begin, static_cast<std::size_t>(end - begin));
-                           }});
-  return state;
-}
-/// Returns the value with what the state holds put into it. Throws: DataError if it is not that of a T.
-template <class T>
-[[nodiscard]] T from_state(const State& state, T value = T{}) {
-  const StateTensor* tensor = state.find_tensor("learned");
-  if (tensor == nullptr || tensor->dtype != Dtype::u8) {
-    throw DataError{"a state has no bytes named \"learned\": load what a preprocessor has saved"};
-  }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor->count()));
-  tensor->read(0, tensor->count(), bytes.data());
-  return from_bytes(bytes, std::move(value));
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/chain.hpp
-// The preprocessor that is several, one after the other. Data room.
-
-namespace railyard::inline v0_1 {
-
-/// Applies preprocessors one after the other. Each learns from what those before it make of the samples. Steps that
-/// follow each other learn in one pass over the samples where they name their columns (not by .except) and no two touch
-/// the same; the others take a pass each.
-class Chain {
- public:
-  Chain() = default;
-  explicit Chain(std::vector<AnyPreprocessor> steps) : steps_(std::move(steps)) {}
-  /// Example: Chain chain{SimpleImputer{{.columns = {"age"}}}, StandardScaler{{.columns = {"age"}}}};
-  template <class First, class... Rest>
-  requires(!std::same_as<std::remove_cvref_t<First>, Chain> && Preprocessor<std::remove_cvref_t<First>> &&
-           (Preprocessor<std::remove_cvref_t<Rest>> && ...)) explicit Chain(First&& first, Rest&&... rest) {
-    steps_.reserve(1 + sizeof...(rest));
-    steps_.emplace_back(std::forward<First>(first));
-    (steps_.emplace_back(std::forward<Rest>(rest)), ...);
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return steps_.size(); }
-  [[nodiscard]] const AnyPreprocessor& operator[](std::size_t step) const noexcept { return steps_[step]; }
-
-  /// How often fit() reads the samples.
-  [[nodiscard]] std::size_t passes() const;
-  void begin(const Schema& schema);
-  void add(const Block& block);
-  [[nodiscard]] std::vector<std::byte> statistics() const;
-  /// Throws: DataError if the bytes are not of the same steps.
-  void merge(std::span<const std::byte> bytes);
-  /// Ends a pass over the samples.
-  void finish();
-
-  /// The columns that its steps look at or change.
-  [[nodiscard]] TouchedColumns touches() const;
-  [[nodiscard]] Schema schema(Schema before) const;
-  [[nodiscard]] Block transform(Block block) const;
-
-  /// Another when its steps are, or their options or what they have learned are.
-  [[nodiscard]] std::uint64_t fingerprint() const;
-
-  /// The states of the steps: a tensor "learned" of step 2 is named "2/learned".
-  [[nodiscard]] State state() const;
-  /// Throws: ConfigError if the state is one of more or fewer steps.
-  void load_state(const State& all);
-
- private:
-  // The steps from `first` to the one before the result learn in one pass, or are one that takes several or none: the
-  // first one tells how many.
-  [[nodiscard]] std::size_t end_of_group(std::size_t first) const;
-  [[nodiscard]] static bool share_any(const std::vector<std::string>& left, const std::vector<std::string>& right);
-
-  // Goes on to the next steps that learn, if there are any.
-  void begin_group();
-
-  std::vector<AnyPreprocessor> steps_{};
-  std::size_t first_ = 0;        // the steps that learn in this pass, between begin() and the last finish()
-  std::size_t last_ = 0;         // the one behind them
-  std::size_t passes_left_ = 0;  // of these steps
-  Schema before_{};              // of what these steps get
-};
-static_assert(LearningPreprocessor<Chain>);
 
 }  // namespace railyard::inline v0_1
 
@@ -21475,7 +21696,7 @@ namespace detail {
 /// Example: ry::fit(worker, scaler, worker.dataset("train"));
 template <LearningPreprocessor P>
 void fit(Worker& worker, P& preprocessor, const Dataset& dataset) {
-  const bool is_own = detail::is_own_part(dataset);
+  const bool is_own = detail::is_own_part(worker, dataset);
   const Dataset read = is_own ? dataset : Dataset::from_node(dataset.node(), dataset.label());
   const auto rank = static_cast<std::size_t>(is_own ? 0 : worker.rank());
   const auto world_size = static_cast<std::size_t>(is_own ? 1 : worker.world_size());
@@ -29811,7 +30032,8 @@ struct LoaderOptions {
   /// need be: with a global_batch_size, and fewer workers than before, each step is as it was and takes no more memory.
   std::size_t largest_micro_batch = 0;
 
-  // The following is for loaders of a railyard::Dataset.
+  // The following is for loaders of a railyard::Dataset. Others, which the loop reads by itself, refuse all of it but
+  // `threads` of 0.
 
   /// Makes data and target of the samples. By default data are the columns of numbers: one alone in its own dtype and
   /// shape, several side by side as f32 of shape (samples, numbers of all of them); undefined if there is none. Columns
@@ -30445,6 +30667,11 @@ template <class Example>
 // Throws: ConfigError if the options do not say what a batch is.
 [[nodiscard]] BatchShares checked_shares(const Worker& worker, const LoaderOptions& options, bool is_divided);
 
+// Throws: ConfigError that names the options which are set and that loaders of this kind do not know. what: they go
+// over. remedy: makes a Dataset of it.
+void check_options_without_dataset(const Worker& worker, const LoaderOptions& options, std::string_view what,
+                                          std::string_view remedy);
+
 // Says which samples come in which batch, one thing a line: what all ranks must have given alike. A batch that they
 // divide is cut into its micro-batches first, and each of these among them.
 [[nodiscard]] std::string order_of(const LoaderOptions& options, const BatchShares& shares);
@@ -30480,7 +30707,8 @@ struct WholeFeeds {
 // Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
 // what it needs by itself.
 [[nodiscard]] std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
-                                                        const BatchShares& shares, const LoaderOptions& options);
+                                                        const BatchShares& shares, const LoaderOptions& options,
+                                                        bool is_own);
 
 // Groups are of the size that the user gave, for the order must not depend on the number of workers.
 [[nodiscard]] Dataset bucketed(const Dataset& dataset, const LoaderOptions& options);
@@ -30505,7 +30733,8 @@ template <class D>
 
 /// Makes a loader over a pair of tensors, data and target. Without shuffle, batches are views of them, as slices are:
 /// whoever writes to one changes the dataset. Shapes: the first dimension of both counts the samples.
-/// Throws: ConfigError if they differ in it, or if the options do not name exactly one batch size.
+/// Throws: ConfigError if they differ in it, if the options do not name exactly one batch size, or if they set what is
+/// for loaders of a Dataset.
 [[nodiscard]] Loader prepare_loader(Worker& worker, std::pair<at::Tensor, at::Tensor> tensors,
                                            const LoaderOptions& options);
 
@@ -30515,17 +30744,19 @@ template <class D>
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
 /// workers give the same dataset: of a stream, one worker of each host reads for all; who comes late reads by itself,
 /// of which Result::warnings() tells. One worker of a host reads for all, too, what RunConfig::data.split does not
-/// name, as far as the Trainer has it: operations that are added in the worker are its own. Of that, workers may read
-/// what they like when they like: they hold each other up for two seconds of an epoch at most, and hardly at all once
-/// one was waited for in vain. The memory of a batch is used again once no tensor has it: clone() what is to live on as
-/// a bare pointer, or goes to torch::save(), which writes all of that memory.
-/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
-/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
-/// DataError, if no batch comes within RunConfig::collective_timeout.
+/// name, as far as the Trainer has it, and what take(), shuffle(), split(), mix() and the like make of it with the same
+/// arguments: users' functions that are added in the worker are its own. Of that, workers may read what they like when
+/// they like: they hold each other up for two seconds of an epoch at most, and hardly at all once one was waited for in
+/// vain. The memory of a batch is used again once no tensor has it: clone() what is to live on as a bare pointer, or
+/// goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape of the label); data (batch,
+/// shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options and dataset do not name
+/// exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes within
+/// RunConfig::collective_timeout.
 [[nodiscard]] Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options);
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
-/// its size(); with or without .map(Stack<>()). Throws: ConfigError if size() is empty.
+/// its size(); with or without .map(Stack<>()). The loop reads it by itself. Throws: ConfigError if size() is empty, or
+/// if the options set what is for loaders of a railyard::Dataset.
 /// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
 template <class D>
 [[nodiscard]] Loader prepare_loader(Worker& worker, D dataset, const LoaderOptions& options) {
@@ -30540,6 +30771,9 @@ template <class D>
         "prepare_loader(worker, dataset, options): the dataset must yield torch::data::Example<> or TensorExample, "
         "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>().");
     if constexpr (detail::is_loadable<detail::BatchOf<D>>) {
+      detail::check_options_without_dataset(
+          worker, options, "a LibTorch dataset",
+          "give a Dataset::from_function() that calls get() of it, which is then called on several threads");
       const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
       const auto shared = std::make_shared<D>(std::move(dataset));
       const auto fetch = [shared](std::span<const std::size_t> indices) {
