@@ -3,6 +3,7 @@
 #include "railyard/train/detail/snapshot_pace.hpp"
 
 #include "support/catch.hpp"
+#include "support/sanitizers.hpp"
 #include "unit/train/toy_training.hpp"
 
 #include <algorithm>
@@ -282,7 +283,7 @@ TEST_CASE("Memory first: a run told to leave in the middle of an evaluation save
   const int max_failures = GENERATE(0, 1);  // it is no failure
   const Scratch scratch;
   ry::RunConfig config{.name = "run", .failure = {.max_failures = max_failures, .memory_percent = every_step}};
-  config.stop_grace = std::chrono::seconds{6};
+  config.stop_grace = std::chrono::seconds{railyard_test::is_sanitized ? 6 : 3};
   const auto seen = scratch.path() / "seen";
   const pid_t program = ::fork();
   if (program == 0) {
