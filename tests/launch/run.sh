@@ -401,20 +401,29 @@ train_attacked() {
   echo "ok: $connections hostile connections with RAILYARD_TLS=$1 changed nothing"
 }
 
+# pull_link NUMBER: of that host, and no packet says so: both parts live, and only the one of two hosts goes on.
+pull_link() {
+  rm -f "$folder/go"
+  start_three env RAILYARD_RENDEZVOUS="$folder/meeting" timeout 180 "$counts" "$folder/go" "$folder/runs" "pulled$1" 2 3
+  says "[rank 2] stands still at step 5" "$folder/h1.log"
+  on_host h0 ip link set "port$1" down
+  says "[rank 1] begins at step 5" "$folder"/h[1-3].log
+  touch "$folder/go"
+  wait
+  on_host h0 ip link set "port$1" up
+  cat "$folder"/h[1-3].log >"$log"
+  [ "$(grep -c -x "sum 600" "$log")" = 1 ] || fail "the two hosts that are left have not ended the run"
+  [ "$(cat "$folder/h$1.status")" = 75 ] || fail "the host whose link was pulled has not left with status 75"
+}
+
 run_regroup() {
   three_hosts_start || return 0
   mkdir "$folder/meeting"
-  rm -f "$folder/go"
-  start_three env RAILYARD_RENDEZVOUS="$folder/meeting" timeout 180 "$counts" "$folder/go" "$folder/runs" pulled 2 3
-  says "[rank 2] stands still at step 5" "$folder/h1.log"
-  on_host h0 ip link set port3 down # and no packet says so: both halves live
-  says "[rank 1] begins at step 5" "$folder/h1.log"
-  touch "$folder/go"
-  wait
-  on_host h0 ip link set port3 up
-  cat "$folder"/h[1-3].log >"$log"
-  [ "$(grep -c -x "sum 600" "$log")" = 1 ] || fail "the two hosts that are left have not ended the run"
+  pull_link 3
   echo "ok: two hosts go on without a third whose link was pulled"
+  pull_link 1
+  grep -q "process 0, which led the run, is lost" "$log" || fail "nobody says that the one that led is lost"
+  echo "ok: two hosts go on without the one that led, whose link was pulled"
 }
 
 for part in "${parts[@]}"; do

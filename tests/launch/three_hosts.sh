@@ -30,13 +30,14 @@ exit(one.connect_ex(("fd78::3", 9)) != errno.ECONNREFUSED)' || fail "reaching a 
 
 # start_three COMMAND...: as processes 0 to 2, one on each host; their output and status go to $folder/h1.log, ...
 start_three() {
-  local number
+  local number status
   rm -f "$folder"/h[1-3].{log,status}
   for number in 1 2 3; do
     (
+      status=0
       on_host "h$number" env RANK=$((number - 1)) WORLD_SIZE=3 MASTER_ADDR=fd78::1 MASTER_PORT=29500 "$@" \
-        >"$folder/h$number.log" 2>&1
-      echo $? >"$folder/h$number.status"
+        >"$folder/h$number.log" 2>&1 || status=$?
+      echo $status >"$folder/h$number.status"
     ) &
   done
 }

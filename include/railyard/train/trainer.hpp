@@ -7,7 +7,9 @@
 #include "railyard/train/detail/briefing.hpp"
 #include "railyard/train/detail/connecting_store.hpp"
 #include "railyard/train/detail/elastic_size.hpp"
+#include "railyard/train/detail/election.hpp"
 #include "railyard/train/detail/follower_parts.hpp"
+#include "railyard/train/detail/inheritance.hpp"
 #include "railyard/train/detail/policies.hpp"
 #include "railyard/train/detail/run_checkpoints.hpp"
 #include "railyard/train/detail/run_lease.hpp"
@@ -33,6 +35,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -336,8 +339,9 @@ class Trainer<B, S> {
                     .silence_limit = run_.silence_limit,
                     .say = detail::launch_lines(run_.progress),
                     .devices = devices_.told(),
-                    .on_request = detail::part_writer()});
-      if (!scaling.leads()) return follow(scaling);
+                    .on_request = detail::part_writer(),
+                    .find_chosen = [this] { return detail::chosen_leader(run_); }});
+      if (!scaling.leads()) return follow(scaling, called_at);
       return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
     } else {
       return lead(scaling, called_at);
@@ -379,16 +383,28 @@ class Trainer<B, S> {
                  .world_size = detail::first_size(size, run_.start_timeout),
                  .seed = run_.seed};
     const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
+    return go_on(scaling, std::move(size), std::move(info), place, detail::take_lease(place), run_, called_at, {});
+  }
+
+  // In a process that leads, and has the run. run: its settings. inherited: of whoever led before.
+  Result go_on(S& scaling, detail::ElasticSize size, RunInfo info, const detail::RunPlace& place,
+               detail::RunLease lease, const RunConfig& run, Deadline::Clock::time_point called_at,
+               std::optional<detail::Inheritance> inherited) {
     info.name = place.name;
     info.path = place.path;
-    detail::RunLease lease = detail::take_lease(place);
-    detail::RunRecord before = detail::read_earlier(place, run_, info);
+    detail::RunRecord before = detail::read_earlier(place, run, info);
     const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
     if (has_other_seed) before.seed = info.seed;  // the next start needs none
-    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run_);
-    if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run_, true);
-    if constexpr (JoiningScaling<S>) scaling.tell(detail::encode_begin(info));
+    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run);
+    if (before.has_succeeded) return detail::recorded_result(place, run, std::move(before));
+    if (before.world_size == 0) detail::write_run(info, run, true);
+    detail::Leadership leadership{.inherited = std::move(inherited)};
+    bool is_many = false;
+    if constexpr (JoiningScaling<S>) {
+      is_many = scaling.num_processes() > 1;
+      leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
+      scaling.tell(detail::encode_begin({.name = info.name, .path = info.path, .lease = lease.id()}));
+    }
 
     const RunContext context = context_of(info.name, info.path, is_many);
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
@@ -401,26 +417,70 @@ class Trainer<B, S> {
       run_worker(link, context, own);
     };
     renew(info.world_size);
-    detail::Supervision supervision{run_,      std::move(size),  std::move(info),
-                                    called_at, std::move(lease), std::move(before)};
+    detail::Supervision supervision{
+        run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before), std::move(leadership)};
     return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
   }
 
-  // In a process that another one leads: makes workers as it is told to, until it is told the result.
-  Result follow(S& scaling) {
-    RunContext context;
+  // In a process that another one leads: makes workers as it is told to, until it is told the result. If the one that
+  // leads is lost, it follows another, or leads itself.
+  Result follow(S& scaling, Deadline::Clock::time_point called_at) {
+    std::optional<detail::BegunRun> begun;
     try {
-      const std::string told = scaling.hear();
-      const auto begin = detail::decode_begin(told);
-      if (!begin) return detail::result_of_told(told);
-      context = context_of(begin->name, begin->path, true);
-      return detail::result_of_told(scaling.follow([&](WorkerLink& link) { run_worker(link, context, *function_); }));
+      for (bool has_begun = false;;) {
+        try {
+          const std::string told = has_begun ? scaling.follow(body_of(*begun)) : scaling.hear();
+          auto begin = detail::decode_begin(told);
+          if (!begin) return detail::result_of_told(told);
+          begun = std::move(begin);
+          has_begun = true;
+        } catch (const HostLostError& error) {
+          const LostLead lost = scaling.lost_lead();
+          if (!begun || !lost.may_go_on) throw;
+          detail::Election election{scaling, begun->path, run_, detail::launch_lines(run_.progress)};
+          detail::Elected elected = election.hold(begun->lease, error.what());
+          const std::string why = detail::text_of_succession(lost, error.what());
+          if (elected.lease) return succeed(scaling, election, std::move(*elected.lease), *begun, why, called_at);
+          begun->lease = elected.leader;
+          has_begun = false;
+        }
+      }
     } catch (const HostLostError& error) {
       return Result{{.error = error.what(),
                      .exit_status = run_.preemption.exit_status,
-                     .path = context.path,
+                     .path = begun ? begun->path : std::filesystem::path{},
                      .is_leader = false}};
     }
+  }
+
+  [[nodiscard]] WorkerBody body_of(const detail::BegunRun& begun) {
+    return [this, context = context_of(begun.name, begun.path, true)](WorkerLink& link) {
+      run_worker(link, context, *function_);
+    };
+  }
+
+  // In a process that has taken the run over: leads those that are left. why: it does.
+  template <class Election>
+  Result succeed(S& scaling, Election& election, detail::RunLease lease, const detail::BegunRun& begun,
+                 const std::string& why, Deadline::Clock::time_point called_at) {
+    election.lead(lease);
+    return detail::tell_others(scaling, [&] {
+      const LostLead lost = scaling.lost_lead();
+      RunConfig run = run_;
+      run.resume = Resume::if_unfinished;  // whatever it was to begin with, it has begun
+      detail::ElasticSize size{
+          detail::count_together(scaling_, scaling.num_workers(), [&scaling] { return scaling.room(); })};
+      RunInfo info{.backend = std::string{B::name}, .scaling = std::string{S::name}, .seed = run_.seed};
+      try {
+        info.world_size = election.find_room(size);
+      } catch (const HostLostError& error) {
+        lease.leave_to_others();
+        return Result{{.error = error.what(), .exit_status = run_.preemption.exit_status, .path = begun.path}};
+      }
+      lease.pause();
+      return go_on(scaling, std::move(size), std::move(info), {begun.name, begun.path, false}, std::move(lease), run,
+                   called_at, detail::inherit(lost, why, called_at));
+    });
   }
 
   // is_many: several processes make the workers, and none sees the memory of all others.

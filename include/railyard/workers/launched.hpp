@@ -93,24 +93,28 @@ class Launched {
                          .host_name = detail::host_name(),
                          .settings = plan.settings,
                          .devices = plan.devices};
+    own_ = own;
+    has_part_.assign(index(launch_.num_processes), true);
+    is_gone_.assign(index(launch_.num_processes), false);
     if (launch_.num_processes == 1) {
       members_ = {.workers = {own.num_workers}, .hosts = {own.host}, .devices = {own.devices}};
       return;
     }
+    if (comes_back()) return;
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
     detail::WaitTeller teller{subject, plan.say};
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
-      gather(*bulletin, std::move(teller), std::move(own), deadline);
+      gather(*bulletin, std::move(teller), deadline);
       if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
-      find_leader(*bulletin, own, deadline);
+      find_leader(*bulletin, deadline);
     }
   }
 
-  [[nodiscard]] bool leads() const noexcept { return launch_.process == 0; }
+  [[nodiscard]] bool leads() const noexcept { return launch_.process == leading_; }
   [[nodiscard]] int num_processes() const noexcept { return launch_.num_processes; }
   /// Of all processes together; known to the leader.
   [[nodiscard]] int num_workers() const noexcept {
@@ -145,13 +149,18 @@ class Launched {
     detail::check_devices(members_);
     detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
-        plan, body_of(body), members_, *lines_, 0,
+        plan, body_of(body), members_, *lines_, first_generation_,
         [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
   }
 
   void tell(std::string_view text) {
     told_ = text;
     if (lines_) lines_->post_to_all(detail::Order::tell, detail::text_bytes(text));
+  }
+  /// For whoever leads when this process is lost.
+  void note(std::string_view text) {
+    noted_ = text;
+    if (lines_) lines_->post_to_all(detail::Order::note, detail::text_bytes(text));
   }
   [[nodiscard]] std::string hear() { return follow({}); }
   [[nodiscard]] std::string follow(const WorkerBody& body) {
@@ -161,12 +170,82 @@ class Launched {
     try {
       return agent.run();
     } catch (const detail::ConnectionError& error) {
+      remember(agent);
       throw HostLostError{detail::compose("process {} of {} has lost the one that leads the run: {}", launch_.process,
                                           launch_.num_processes, error.what())};
     }
   }
 
+  /// What is known of the leader that is lost. torchrun starts all processes again then.
+  [[nodiscard]] LostLead lost_lead() const {
+    return {.may_go_on = plan_.is_elastic && !launch_.uses_torch_store,
+            .process = leading_,
+            .own_process = launch_.process,
+            .note = noted_,
+            .num_steps = num_steps_};
+  }
+
+  /// Listens for the other processes that have lost their leader, in order to lead them. generation: above those of all
+  /// leaders before. Throws: Error if it cannot listen.
+  [[nodiscard]] LeaderPlace offer(std::uint64_t generation) {
+    leader_.reset();
+    follow_up(launch_.process);
+    first_generation_ = static_cast<std::uint32_t>(generation << generation_bits);
+    listen(0, static_cast<std::uint32_t>(generation));
+    agents_.clear();
+    agents_.resize(index(num_processes()));
+    return {.process = leading_, .host = address_, .port = listener_->port(), .generation = generation};
+  }
+
+  /// Waits for those who have had a part under the leader that is lost. Returns whether they have come, or is_last says
+  /// that they are waited for no more: then this process leads.
+  [[nodiscard]] bool take_place(const Deadline& deadline, bool is_last) {
+    while (misses_anybody()) {
+      auto agent = listener_->take_agent(deadline);
+      if (!agent) break;
+      const int process = agent->hello.process;
+      const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
+      if (is_possible && !agents_[index(slot_of(process))] && agent->misfit.empty()) {
+        agents_[index(slot_of(process))] = std::move(agent);
+      } else {
+        say(detail::compose("{} is not let in: {}", agent->connection.peer(),
+                            agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
+      }
+    }
+    if (misses_anybody() && !is_last) return false;
+    lead_those_there();
+    return true;
+  }
+
+  /// Follows the process that has offered to lead there. Returns false if nobody answers, or wants this process.
+  [[nodiscard]] bool try_to_follow(const LeaderPlace& place, const Deadline& deadline) {
+    try {
+      connect_to(place.host, place.port, static_cast<std::uint32_t>(place.generation), deadline);
+    } catch (const detail::ConnectionError&) {
+      return false;
+    }
+    follow_up(place.process);
+    return true;
+  }
+
  private:
+  static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
+
+  // Whether the run goes on under one that was chosen, which has let this process in.
+  [[nodiscard]] bool comes_back() {
+    const auto secret = detail::find_secret(plan_.launch);
+    if (!lost_lead().may_go_on || !secret || !plan_.find_chosen) return false;
+    const auto place = plan_.find_chosen();
+    if (!place || place->process == launch_.process) return false;
+    secret_.emplace(detail::text_bytes(*secret));
+    return try_to_follow(*place, Deadline::after(std::chrono::seconds{3}));
+  }
+
+  // What a process counts as under who leads now: the leader is the first, and process 0 stands in its place.
+  [[nodiscard]] int slot_of(int process) const noexcept {
+    return process == leading_ ? 0 : process == 0 ? leading_ : process;
+  }
+
   static std::size_t index(int process) noexcept { return static_cast<std::size_t>(process); }
 
   [[nodiscard]] int own_workers() const {
@@ -194,31 +273,35 @@ class Launched {
     };
   }
 
+  void listen(int port, std::uint32_t generation) {
+    listener_ =
+        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
+                                                                   .port = port,
+                                                                   .job = launch_.job,
+                                                                   .generation = generation,
+                                                                   .limits = limits(),
+                                                                   .on_refusal = plan_.say},
+                                           *secret_);
+    set_place(address_, listener_->port(), listener_->ticket());
+  }
+
+  void set_place(const std::string& host, int port, const std::optional<detail::Ticket>& ticket) {
+    place_ = {.host = host, .port = port, .job = launch_.job, .limits = limits(), .ticket = ticket};
+  }
+
   // Of the leader: listens, leaves its address, and waits for all others.
-  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, detail::Newcomer own, const Deadline& deadline) {
+  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) {
     const std::string secret =
         detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
     address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());
     const auto generation = static_cast<std::uint32_t>(launch_.restart);
-    listener_ =
-        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
-                                                                   .port = bulletin.port_to_listen_on(),
-                                                                   .job = launch_.job,
-                                                                   .generation = generation,
-                                                                   .limits = limits(),
-                                                                   .on_refusal = plan_.say},
-                                           *secret_);
+    listen(bulletin.port_to_listen_on(), generation);
     bulletin.post({.host = address_,
                    .port = listener_->port(),
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
-    place_ = {.host = address_,
-              .port = listener_->port(),
-              .job = launch_.job,
-              .limits = limits(),
-              .ticket = listener_->ticket()};
 
     std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
     teller.start();
@@ -248,7 +331,7 @@ class Launched {
       teller.look(missing, deadline);
     }
     if (!plan_.is_elastic) listener_->expect_no_more_agents();
-    take_in(agents, std::move(own));
+    take_in(agents);
   }
 
   static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) {
@@ -264,8 +347,7 @@ class Launched {
     return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
   }
 
-  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
-    own_ = std::move(own);
+  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents) {
     members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
@@ -283,9 +365,9 @@ class Launched {
   void check_newcomer(const detail::Newcomer& newcomer, int process) const {
     if (newcomer.settings != own_.settings) {
       throw ConfigError{detail::compose(
-          "process {} on {} was started with other settings than process 0 on {}: \"{}\" there, \"{}\" here; start "
+          "process {} on {} was started with other settings than process {} on {}: \"{}\" there, \"{}\" here; start "
           "the same program with the same arguments everywhere",
-          process, newcomer.host_name, own_.host_name, newcomer.settings, own_.settings)};
+          process, newcomer.host_name, leading_, own_.host_name, newcomer.settings, own_.settings)};
     }
     if (newcomer.num_workers < 1) {
       throw ConfigError{
@@ -299,24 +381,75 @@ class Launched {
       const int process = agent->hello.process;
       try {
         if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
-        if (process < 1 || process >= num_processes() || lines_->loss(process).empty()) {
+        const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
+        const int slot = is_possible ? slot_of(process) : 0;
+        if (!is_possible || lines_->loss(slot).empty()) {
           throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
         check_newcomer(newcomer, process);
         detail::LaunchedMembers members = members_;
-        members.workers[index(process)] = newcomer.num_workers;
-        members.hosts[index(process)] = newcomer.host;
-        members.devices[index(process)] = newcomer.devices;
+        members.set(index(slot), newcomer.num_workers, newcomer.host, newcomer.devices);
         detail::check_devices(members);
         members_ = std::move(members);
         say(detail::compose("{} has come back", agent->connection.peer()));
-        lines_->replace(process, std::move(agent->connection));
-        lines_->post(process, detail::Order::tell, detail::text_bytes(told_));
+        lines_->replace(slot, std::move(agent->connection));
+        // Before the run has begun it hears of that with all others.
+        if (!told_.empty()) lines_->post(slot, detail::Order::tell, detail::text_bytes(told_));
+        lines_->post(slot, detail::Order::note, detail::text_bytes(noted_));
       } catch (const std::exception& error) {  // the run goes on, without it
         say(detail::compose("a process that came late is not let in: {}", error.what()));
       }
     }
+  }
+
+  // Of one that has lost its leader.
+  void remember(const detail::Agent& agent) {
+    if (!agent.noted().empty()) noted_ = agent.noted();
+    if (agent.parts().empty()) return;  // it has started none, and what is known of the one before it still holds
+    num_steps_ = agent.num_steps();
+    is_gone_.assign(index(num_processes()), false);
+    has_part_ = is_gone_;
+    for (std::size_t slot = 0; slot < std::min(agent.parts().size(), has_part_.size()); ++slot) {
+      has_part_[index(slot_of(static_cast<int>(slot)))] = agent.parts()[slot] == '1';
+    }
+  }
+
+  // Of one that is about to lead.
+  [[nodiscard]] bool misses_anybody() const {
+    for (std::size_t slot = 1; slot < agents_.size(); ++slot) {
+      const std::size_t process = index(slot_of(static_cast<int>(slot)));
+      if (has_part_[process] && !is_gone_[process] && !agents_[slot]) return true;
+    }
+    return false;
+  }
+
+  void follow_up(int process) {
+    former_ = std::exchange(leading_, process);
+    is_gone_[index(former_)] = true;
+  }
+
+  void lead_those_there() {
+    members_ = {};
+    std::vector<std::optional<detail::SecureConnection>> connections(agents_.size());
+    for (std::size_t slot = 0; slot < agents_.size(); ++slot) {
+      const int process = slot_of(static_cast<int>(slot));
+      // Of one that has not come: what it would make where it could.
+      members_.add(detail::share_of(plan_.num_workers, process, num_processes()), {}, {});
+      members_.has_part.push_back(has_part_[index(process)]);
+      if (slot == 0) members_.set(0, own_.num_workers, own_.host, own_.devices);
+      if (!agents_[slot]) continue;
+      const auto newcomer = detail::Newcomer::decode(agents_[slot]->hello.payload);
+      check_newcomer(newcomer, process);
+      members_.set(slot, newcomer.num_workers, newcomer.host, newcomer.devices);
+      connections[slot] = std::move(agents_[slot]->connection);
+    }
+    agents_.clear();
+    connections.erase(connections.begin());
+    lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit, [this](int slot) {
+      return detail::compose("process {} has not come to process {}, which leads since process {} is lost",
+                             slot_of(slot), leading_, former_);
+    });
   }
 
   void say(const std::string& line) const {
@@ -324,46 +457,45 @@ class Launched {
   }
 
   // Of the others.
-  void find_leader(detail::Bulletin& bulletin, const detail::Newcomer& own, const Deadline& deadline) {
+  void find_leader(detail::Bulletin& bulletin, const Deadline& deadline) {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
     std::optional<detail::Posting> posting;
     while (true) {
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
-      if (try_leader(*posting, secret.value_or(posting->secret), own, deadline)) return;
+      if (try_leader(*posting, secret.value_or(posting->secret), deadline)) return;
     }
   }
 
   // Returns false if nobody is there any more, so that another address is worth a look.
-  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const detail::Newcomer& own,
-                                const Deadline& deadline) {
+  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const Deadline& deadline) {
     secret_.emplace(detail::text_bytes(secret));
-    const detail::Hello hello{.kind = detail::HelloKind::agent,
-                              .job = launch_.job,
-                              .generation = static_cast<std::uint32_t>(launch_.restart),
-                              .process = launch_.process,
-                              .payload = own.encode()};
     constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
     const bool is_last = deadline.remaining() <= slice;
     try {
-      leader_.emplace(detail::SecureConnection::connect(posting.host, posting.port, *secret_, hello,
-                                                        is_last ? deadline : Deadline::after(slice), limits()));
+      connect_to(posting.host, posting.port, static_cast<std::uint32_t>(launch_.restart),
+                 is_last ? deadline : Deadline::after(slice));
     } catch (const detail::ConnectionError& error) {
       // Who turns this process away may be the leader of an earlier run that is about to end.
       if (is_last) {
         throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
-                                    launch_.num_processes, own.host_name, error.what())};
+                                    launch_.num_processes, own_.host_name, error.what())};
       }
       std::this_thread::sleep_for(std::chrono::milliseconds{50});
       return false;
     }
-    address_ = detail::own_address_towards(posting.host, plan_.launch.network, !is_one_host());
-    place_ = {.host = posting.host,
-              .port = posting.port,
-              .job = launch_.job,
-              .limits = limits(),
-              .ticket = leader_->ticket()};
     return true;
+  }
+
+  void connect_to(const std::string& host, int port, std::uint32_t generation, const Deadline& deadline) {
+    const detail::Hello hello{.kind = detail::HelloKind::agent,
+                              .job = launch_.job,
+                              .generation = generation,
+                              .process = launch_.process,
+                              .payload = own_.encode()};
+    leader_.emplace(detail::SecureConnection::connect(host, port, *secret_, hello, deadline, limits()));
+    address_ = detail::own_address_towards(host, plan_.launch.network, !is_one_host());
+    set_place(host, port, leader_->ticket());
   }
 
   JoinPlan plan_{};
@@ -372,12 +504,20 @@ class Launched {
   std::optional<detail::Hmac> secret_{};
   std::string address_{};  // by which the others reach this host
   detail::NetworkStorePlace place_{};
-  std::unique_ptr<detail::Listener> listener_{};      // of the leader
-  std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
-  std::unique_ptr<detail::Bulletin> bulletin_{};      // of the leader, where processes may come back
-  detail::Newcomer own_{};                            // likewise: what this process is
-  detail::LaunchedMembers members_{};                 // of the leader
-  std::string told_{};                                // what all have been told last
+  std::unique_ptr<detail::Listener> listener_{};                  // of the leader
+  std::unique_ptr<detail::AgentLines> lines_{};                   // of the leader
+  std::unique_ptr<detail::Bulletin> bulletin_{};                  // of the leader, where processes may come back
+  detail::Newcomer own_{};                                        // what this process is
+  detail::LaunchedMembers members_{};                             // of the leader
+  std::string told_{};                                            // what all have been told last
+  std::string noted_{};                                           // and asked to remember
+  int leading_ = 0;                                               // the process that leads
+  int former_ = 0;                                                // the one that led before it
+  std::uint32_t first_generation_ = 0;                            // of workers, under this leader
+  std::vector<std::optional<detail::AgentConnection>> agents_{};  // of one that is about to lead: who has come
+  std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
+  std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process
+  std::uint64_t num_steps_ = 0;                       // of this process's workers then
   std::optional<detail::SecureConnection> leader_{};  // of the others
 };
 static_assert(Scaling<Launched> && JoiningScaling<Launched>);

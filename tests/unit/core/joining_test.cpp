@@ -20,8 +20,13 @@ struct Alone {
   int num_workers() const { return num; }
   int room() { return num; }
   void tell(std::string_view /*text*/) {}
+  void note(std::string_view /*text*/) {}
   std::string hear() { return {}; }
   std::string follow(const ry::WorkerBody& /*body*/) { return {}; }
+  ry::LostLead lost_lead() const { return {}; }
+  ry::LeaderPlace offer(std::uint64_t generation) { return {.generation = generation}; }
+  bool take_place(const ry::Deadline& /*deadline*/, bool /*is_last*/) { return true; }
+  bool try_to_follow(const ry::LeaderPlace& /*place*/, const ry::Deadline& /*deadline*/) { return false; }
   int num = 0;
 };
 

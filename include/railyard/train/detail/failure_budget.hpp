@@ -24,9 +24,22 @@ class FailureBudget {
     std::string reason{};  ///< why it does not restart although failures are allowed; else empty
   };
 
+  /// Is what has been counted so far.
+  struct Counts {
+    std::int32_t failures = 0;  ///< since the budget was whole
+    std::int32_t in_all = 0;
+    std::int32_t in_a_row = 0;  ///< without progress between them
+    std::int32_t at_step = 0;
+    std::uint64_t last_step = 0;
+  };
+
   /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
   explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
       : config_(config), is_elastic_(is_elastic) {}
+
+  [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
+  /// Goes on from what somebody else has counted.
+  void go_on_from(const Counts& counts) noexcept { counts_ = counts; }
 
   /// Whether a failure can be followed by another start at all.
   [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
@@ -36,24 +49,24 @@ class FailureBudget {
   /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
   [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
     if (is_resize(failure)) return {.restarts = true};
-    if (has_progressed && config_.renew_after_progress) num_failures_ = 0;
-    num_at_step_ = num_failures_in_all_++ > 0 && step == last_step_ ? num_at_step_ + 1 : 1;
-    last_step_ = step;
-    num_in_a_row_ = has_progressed ? 1 : num_in_a_row_ + 1;
+    if (has_progressed && config_.renew_after_progress) counts_.failures = 0;
+    counts_.at_step = counts_.in_all++ > 0 && step == counts_.last_step ? counts_.at_step + 1 : 1;
+    counts_.last_step = step;
+    counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
     if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
     if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
       return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
     }
-    if (num_at_step_ >= config_.max_failures_at_same_step) {
+    if (counts_.at_step >= config_.max_failures_at_same_step) {
       return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
                                 "cause (FailureConfig::max_failures_at_same_step)",
-                                num_at_step_, step)};
+                                counts_.at_step, step)};
     }
-    if (config_.max_failures > 0 && num_failures_ >= config_.max_failures) {
+    if (config_.max_failures > 0 && counts_.failures >= config_.max_failures) {
       return {.reason =
                   compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
     }
-    ++num_failures_;
+    ++counts_.failures;
     return {.restarts = true, .delay = delay()};
   }
 
@@ -65,17 +78,13 @@ class FailureBudget {
 
   [[nodiscard]] std::chrono::nanoseconds delay() const {
     std::chrono::nanoseconds delay = config_.backoff;
-    for (int at = 1; at < num_in_a_row_ && delay < config_.max_backoff; ++at) delay *= 2;
+    for (int at = 1; at < counts_.in_a_row && delay < config_.max_backoff; ++at) delay *= 2;
     return std::min(delay, config_.max_backoff);
   }
 
   FailureConfig config_;
   bool is_elastic_;
-  int num_failures_ = 0;  // since the budget was whole
-  int num_failures_in_all_ = 0;
-  int num_in_a_row_ = 0;  // without progress between them
-  int num_at_step_ = 0;
-  std::uint64_t last_step_ = 0;
+  Counts counts_{};
 };
 
 }  // namespace detail

@@ -195,7 +195,9 @@ struct RunPlace {
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
-    if (name == "logs" || name == "lease.json" || name.starts_with("run.json.")) continue;
+    if (name == "logs" || name == "lease.json" || name.starts_with("leader.json") || name.starts_with("run.json.")) {
+      continue;
+    }
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
@@ -224,8 +226,10 @@ inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
   std::vector<std::filesystem::path> rubbish;
   for (const auto& entry : std::filesystem::directory_iterator{run, ignored}) {
     const std::string name = entry.path().filename().string();
-    const bool is_half_written =
-        number_between<std::uint64_t>("run.json.", name, "") || number_between<std::uint64_t>("result.json.", name, "");
+    const auto is_draft_of = [&name](std::string_view file) {
+      return number_between<std::uint64_t>(file, name, "").has_value();
+    };
+    const bool is_half_written = is_draft_of("run.json.") || is_draft_of("result.json.") || is_draft_of("leader.json.");
     if (is_half_written || (all && tells_of_run(name))) rubbish.push_back(entry.path());
   }
   for (const auto& path : rubbish) std::filesystem::remove(path, ignored);
@@ -357,6 +361,7 @@ class RunDirectory {
     std::error_code ignored;
     std::filesystem::remove(path_ / "run.json", ignored);
     std::filesystem::remove(path_ / "lease.json", ignored);
+    std::filesystem::remove(path_ / "leader.json", ignored);
     std::filesystem::remove(path_ / "logs", ignored);
     std::filesystem::remove(path_, ignored);
   }

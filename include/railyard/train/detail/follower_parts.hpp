@@ -222,8 +222,8 @@ class FollowerParts final : public PartWriters {
     }
     if (late.empty()) return all;
     throw Error{
-        compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and process "
-                "0 takes the parts of later ones over the network until the workers are started again",
+        compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and the "
+                "process that leads takes the parts of later ones over the network until the workers are started again",
                 directory_.string(), joined(late, "; "))};
   }
 
@@ -234,13 +234,14 @@ class FollowerParts final : public PartWriters {
   void complain(int process, std::string_view why) {
     left_out_->add_for_attempt(process);
     complaints_.push_back(
-        compose("process 0 has written the part of a checkpoint that process {} could not write: {}", process, why));
+        compose("the process that leads has written the part of a checkpoint that process {} could not write: {}",
+                process, why));
   }
   void tell_of_blind(int process) {
-    complaints_.push_back(
-        compose("process {} does not see {}: process 0 takes its parts of checkpoints over the network, and asks it "
-                "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
-                process, run_.string(), LeftOut::retry_interval));
+    complaints_.push_back(compose(
+        "process {} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
+        "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
+        process, run_.string(), LeftOut::retry_interval));
   }
 
   WorkerGroup* group_;

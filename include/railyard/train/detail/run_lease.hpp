@@ -5,10 +5,10 @@
 #include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/heartbeat.hpp"
 #include "railyard/train/detail/json.hpp"
+#include "railyard/train/detail/lease_file.hpp"
 #include "railyard/train/detail/run_record.hpp"
 
 #include "railyard/checkpoint/checkpoint_folder.hpp"
-#include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -41,15 +41,6 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Says how often a holder gives a sign of life, how long one that gives none is waited for, how long a lock whose
-/// holder cannot be told, or has died, and how long storage that is to say whose run it is while workers train.
-struct LeaseTimes {
-  std::chrono::nanoseconds beat = std::chrono::seconds{2};
-  std::chrono::nanoseconds patience = std::chrono::seconds{15};
-  std::chrono::nanoseconds lock = std::chrono::seconds{10};
-  std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
-};
-
 /// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
 /// them has gone, however they end. Between hosts locks may not reach, or stay behind when a host dies. So a holder
 /// touches the file again and again, and who comes from another host looks whether that goes on; the time that the file
@@ -60,22 +51,37 @@ class RunLease {
   /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
   explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
                     std::shared_ptr<Files> files = std::make_shared<Files>())
-      : path_(run / "lease.json"), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{files_->open(path_, O_RDWR | O_CREAT)};
+      : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+    file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
-    const Content before = read_or_refuse();
-    const bool may_live = !before.has_ended && (is_elsewhere(before) || (!before.is_locked && !has_died(before)));
+    const LeaseContent before = read_or_refuse();
+    const bool may_live =
+        !before.has_ended && (before.is_elsewhere(own_.boot) || (!before.is_locked && !before.has_died()));
     const bool is_watched = !own_.is_locked || may_live;
     if (is_watched) watch(before);
-    own_.generation = generation_before(before) + 1;
-    own_.id = unique_name();
-    own_.host = host_name();
-    own_.since = time_text(std::time(nullptr));
-    own_.pid = ::getpid();
-    write();
+    write_as_next(before);
     if (is_watched) yield_to_others();
+  }
+  /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
+  /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
+  /// there. Throws: ConfigError that names the holder if another was faster, or if the file cannot be read or written.
+  RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times = {},
+           std::shared_ptr<Files> files = std::make_shared<Files>())
+      : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+    file_ = Descriptor{files_->open(path(), O_RDWR)};
+    if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
+    own_.boot = boot_id();
+    own_.is_locked = try_lock();
+    const LeaseContent before = read_or_refuse();
+    if (before.lease != from.lease) throw_in_use(before, " and was faster to take it over");
+    // Then those of this host are kept out by the lock, and others still wait for a silence.
+    const bool is_by_lock = !is_silent && before.is_locked && !before.has_ended && !before.is_elsewhere(own_.boot);
+    if (is_by_lock && !own_.is_locked) throw_in_use(before, ", and another process takes it over");
+    write_as_next(before);
+    if (files_->sync(file_.get()) != 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
+    if (!is_by_lock) yield_to_others();
   }
   RunLease(RunLease&&) = default;
   RunLease& operator=(RunLease&&) = delete;
@@ -89,12 +95,17 @@ class RunLease {
     }
   }
 
-  [[nodiscard]] std::uint64_t generation() const noexcept { return own_.generation; }
+  [[nodiscard]] std::uint64_t generation() const noexcept { return own_.lease.generation; }
+  /// By which others know this holder.
+  [[nodiscard]] const LeaseId& id() const noexcept { return own_.lease; }
+
+  /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
+  void leave_to_others() noexcept { own_.is_left = true; }
 
   /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const {
-    const auto now = read();
-    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path_.string(), explain_errno(errno))};
+    const auto now = lease_file_.read();
+    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path().string(), explain_errno(errno))};
     return is_own(*now);
   }
 
@@ -128,7 +139,7 @@ class RunLease {
       return {};
     } catch (const std::system_error& error) {
       return compose("no signs of life are given in {}, so a program on another host may take the run over: {}",
-                     path_.string(), error.what());
+                     path().string(), error.what());
     }
   }
 
@@ -139,16 +150,16 @@ class RunLease {
   [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
 
  private:
-  struct Content {
-    std::uint64_t generation = 0;
-    std::string id{};
-    std::string host = "an unknown host";
-    std::string boot{};  // of the holder's kernel, which knows of all its locks
-    std::string since = "an unknown time";
-    std::int64_t pid = 0;
-    bool has_ended = false;
-    bool is_locked = true;
-  };
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return lease_file_.path(); }
+  [[nodiscard]] std::filesystem::path run() const { return path().parent_path(); }
+
+  void write_as_next(const LeaseContent& before) {
+    own_.lease = {.generation = generation_before(before) + 1, .id = unique_name()};
+    own_.host = host_name();
+    own_.since = time_text(std::time(nullptr));
+    own_.pid = ::getpid();
+    write();
+  }
 
   /// Is what was seen last of whose run it is, by whichever thread.
   class Sight {
@@ -183,131 +194,86 @@ class RunLease {
   // Returns whether a sign of life is due: where nobody else is seen to have the run.
   [[nodiscard]] bool look() {
     const auto begun_at = Sight::now();
-    const auto holder = read();
+    const auto holder = lease_file_.read();
     const bool may_be_own = !holder || is_own(*holder);
     // A file that was removed or damaged says nothing of it.
-    const bool is_taken = !may_be_own && holder->generation >= own_.generation;
+    const bool is_taken = !may_be_own && holder->lease.generation >= own_.lease.generation;
     sight_->set(is_taken ? taker_text(*holder) : std::string{}, begun_at);
     return may_be_own;
   }
 
-  [[nodiscard]] std::string taker_text(const Content& taker) const {
+  [[nodiscard]] std::string taker_text(const LeaseContent& taker) const {
     return compose(
         "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
         "with its storage: this one writes nothing more there",
-        taker.pid, taker.host, path_.parent_path().string(), taker.since);
+        taker.pid, taker.host, run().string(), taker.since);
   }
 
   // Where the file was removed or damaged, what earlier holders have left tells: it has to be older than this one.
-  [[nodiscard]] std::uint64_t generation_before(const Content& before) const {
-    if (before.generation != 0) return before.generation;
+  [[nodiscard]] std::uint64_t generation_before(const LeaseContent& before) const {
+    if (before.lease.generation != 0) return before.lease.generation;
     try {
-      return CheckpointFolder{path_.parent_path() / "checkpoints"}.last_generation();
+      return CheckpointFolder{run() / "checkpoints"}.last_generation();
     } catch (const Error& error) {
       refuse(compose("says nothing of who had the run before, nor can it be told otherwise: {}", error.what()));
     }
   }
 
-  [[nodiscard]] bool is_own(const Content& content) const {
-    return content.generation == own_.generation && content.id == own_.id;
-  }
+  [[nodiscard]] bool is_own(const LeaseContent& content) const { return content.lease == own_.lease; }
 
-  // One that has written no boot may be about to, or belong to an older release, on this host.
-  [[nodiscard]] bool is_elsewhere(const Content& holder) const {
-    return !holder.boot.empty() && holder.boot != own_.boot;
-  }
-
-  [[nodiscard]] static bool has_died(const Content& holder) {
-    const bool is_here = holder.host == host_name() && holder.pid > 0;
-    return is_here && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
+  // Returns true as well where the file system has no locks.
+  [[nodiscard]] bool try_lock() const {
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    return ::fcntl(file_.get(), F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES);
   }
 
   // Returns false if somebody on another host has it, or had it when one on this host took the run over who has gone
   // as well. Where the holder has died, its workers still have the file for a moment.
   [[nodiscard]] bool take_lock() const {
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    whole.l_whence = SEEK_SET;
     const Deadline deadline = Deadline::after(times_.lock);
-    while (::fcntl(file_.get(), F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
-      const Content holder = read_or_refuse();
-      if (is_elsewhere(holder)) return false;
-      if (!holder.is_locked && (holder.has_ended || has_died(holder))) return false;
-      const bool is_soon_free = has_died(holder) || holder.boot.empty();
+    while (!try_lock()) {
+      const LeaseContent holder = read_or_refuse();
+      if (holder.is_elsewhere(own_.boot)) return false;
+      if (!holder.is_locked && (holder.has_ended || holder.has_died())) return false;
+      const bool is_soon_free = holder.has_died() || holder.boot.empty();
       if (!is_soon_free || deadline.expired()) throw_in_use(holder, "");
       std::this_thread::sleep_for(std::chrono::milliseconds{5});
     }
     return true;
   }
 
-  // Whose host it is cannot be asked, nor its clock be trusted. Silence is counted in looks, and a look that stalls
-  // tells nothing: the storage may have stood still, or this process, while the holder went on.
-  void watch(const Content& holder) {
-    const auto first = last_sign();
+  void watch(const LeaseContent& holder) {
+    LeaseSilence silence{times_};
     const Deadline deadline = Deadline::after(10 * times_.patience);
-    for (auto looks = times_.patience / times_.beat; looks > 0;) {
+    for (silence.look(lease_file_); !silence.is_over();) {
       std::this_thread::sleep_for(times_.beat);
-      const Deadline in_time = Deadline::after(times_.beat);
-      const auto sign = last_sign();
-      if (first && sign && sign != first) throw_in_use(read_or_refuse(), " and gives signs of life");
-      if (first && sign && !in_time.expired()) --looks;
+      if (silence.look(lease_file_)) throw_in_use(read_or_refuse(), " and gives signs of life");
       if (deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
     }
     takeover_ = compose(
         "the run in {} is taken over: process {} on {} had it since {}, has not ended in order, and "
         "has given no sign of life for {}",
-        path_.parent_path().string(), holder.pid, holder.host, holder.since,
-        Deadline::after(times_.patience).budget_text());
+        run().string(), holder.pid, holder.host, holder.since, Deadline::after(times_.patience).budget_text());
   }
 
   // Of several that have watched the same holder, the last one to write has the run.
   void yield_to_others() const {
     std::this_thread::sleep_for(times_.beat);
-    const Content now = read_or_refuse();
+    const LeaseContent now = read_or_refuse();
     if (!is_own(now)) throw_in_use(now, " and was faster to take it over");
   }
 
-  // When the file was written or touched last, by whatever clock; nothing if it cannot be told. Opened anew, as below.
-  [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> last_sign() const {
-    const Descriptor file{files_->open(path_, O_RDONLY)};
-    struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
-    return std::pair<std::int64_t, std::int64_t>{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
-  }
-
-  [[noreturn]] void throw_in_use(const Content& holder, std::string_view sign) const {
+  [[noreturn]] void throw_in_use(const LeaseContent& holder, std::string_view sign) const {
     throw ConfigError{
         compose("the run in {} is in use: process {} on {} has had it since {}{}; wait for its end, or end it, or "
                 "choose another RunConfig::name",
-                path_.parent_path().string(), holder.pid, holder.host, holder.since, sign)};
+                run().string(), holder.pid, holder.host, holder.since, sign)};
   }
 
-  // Opened anew, so that a network file system asks its server. Returns nothing if it cannot be read, which says
-  // nothing about whose it is; errno says why.
-  [[nodiscard]] std::optional<Content> read() const {
-    const Descriptor file{files_->open(path_, O_RDONLY)};
-    if (!file.is_open() && errno != ENOENT) return std::nullopt;
-    char text[size];
-    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
-    if (got < 0) return std::nullopt;
-    Content content;
-    try {
-      const Json json = parse_json({text, static_cast<std::size_t>(got)});
-      content.generation = json.at("generation").as<std::uint64_t>();
-      content.id = json.at("id").text();
-      content.host = json.at("host").text();
-      content.since = json.at("since").text();
-      content.pid = json.at("pid").as<std::int64_t>();
-      content.boot = json.at("boot").text();
-      content.has_ended = json.at("has_ended").boolean();
-      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
-    } catch (const std::exception&) {  // half written by one that has died: as good as none
-    }
-    return content;
-  }
-
-  [[nodiscard]] Content read_or_refuse() const {
-    const auto content = read();
+  [[nodiscard]] LeaseContent read_or_refuse() const {
+    const auto content = lease_file_.read();
     if (!content) refuse(compose("cannot be read: {}", explain_errno(errno)));
     return *content;
   }
@@ -316,10 +282,10 @@ class RunLease {
   // checkpoint of its generation does: see CheckpointWriter.
   void write() const {
     JsonObject object;
-    object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
+    object.add("generation", own_.lease.generation).add("id", own_.lease.id).add("host", own_.host);
     object.add("since", own_.since).add("pid", own_.pid).add("boot", own_.boot).add("has_ended", own_.has_ended);
-    std::string text = object.add("locked", own_.is_locked).text();
-    text.resize(size - 1, ' ');
+    std::string text = object.add("left", own_.is_left).add("locked", own_.is_locked).text();
+    text.resize(LeaseFile::size - 1, ' ');
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
     const auto bytes = std::as_bytes(std::span{text});
@@ -331,16 +297,14 @@ class RunLease {
   [[noreturn]] void refuse(const std::string& why) const {
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": {} {}; choose a folder that you can write to and that has room",
-                path_.parent_path().parent_path().string(), path_.string(), why)};
+                run().parent_path().string(), path().string(), why)};
   }
 
-  static constexpr std::size_t size = 1024;
-
-  std::filesystem::path path_;
+  LeaseFile lease_file_;
   LeaseTimes times_;
   std::shared_ptr<Files> files_;
   Descriptor file_{};
-  Content own_{};
+  LeaseContent own_{};
   std::string takeover_{};
   std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
   bool has_waited_ = false;  // for a look at storage that has not answered since

@@ -13,6 +13,7 @@
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
+#include "railyard/core/detail/system.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -21,6 +22,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <unistd.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -83,8 +86,10 @@ class RunLog {
     warn(compose("the run begins at the beginning, for {} and all other checkpoints of it are gone", lost));
   }
 
-  /// attempt: the number of the one that begins; failed: the one before. from: where it goes on, at begin_step.
-  void tell_of_restart(int attempt, const Attempt& failed, const std::string& from, std::uint64_t begin_step) {
+  /// attempt: the number of the one that begins; failed: the one before. checkpoint: where it goes on, at begin_step;
+  /// empty for the beginning.
+  void tell_of_restart(int attempt, const Attempt& failed, const std::string& checkpoint, std::uint64_t begin_step) {
+    const std::string from = checkpoint.empty() ? "the beginning" : checkpoint;
     JsonObject event = begin_event("restart");
     event.add("attempt", attempt).add("error", failed.error).add("from", from).add("lost_steps", failed.lost_steps);
     write(event);
@@ -92,6 +97,11 @@ class RunLog {
                   begin_step, failed.lost_steps));
   }
 
+  /// Another process has led the run until now, and has told of so many attempts.
+  void tell_of_leader(const std::string& why, std::size_t num_attempts) {
+    num_attempts_told_ = num_attempts;
+    write(begin_event("leader_lost").add("error", why).add("leads", host_name()).add("pid", ::getpid()));
+  }
   /// Tells of those that have ended since the last call.
   void tell_of(const std::vector<Attempt>& attempts) {
     for (; num_attempts_told_ < attempts.size(); ++num_attempts_told_) {

@@ -10,6 +10,7 @@
 #include "railyard/train/detail/farewell.hpp"
 #include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/first_start.hpp"
+#include "railyard/train/detail/inheritance.hpp"
 #include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
 #include "railyard/train/detail/rank_watch.hpp"
@@ -58,11 +59,12 @@ class Supervision {
 
   /// size: which says as well how many workers there are at first. before: what an earlier program has left of the run.
   Supervision(const RunConfig& config, ElasticSize size, RunInfo info, Clock::time_point called_at, RunLease lease,
-              RunRecord before = {}, const Console& console = Console{})
+              RunRecord before = {}, Leadership leadership = {}, const Console& console = Console{})
       : config_(config),
         size_(std::move(size)),
         info_(std::move(info)),
         lease_(std::move(lease)),
+        leadership_(std::move(leadership)),
         directory_(info_.path, size_.count().max()),
         history_(directory_, info_.world_size, std::move(before)),
         ranks_(info_.world_size),
@@ -81,9 +83,11 @@ class Supervision {
     look_out();
     if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
+    if (leadership_.inherited) take_over(*leadership_.inherited, begin_step_, briefing_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
+      if (leadership_.inherited) tell_of_resize(leadership_.inherited->ledger.world_size);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
@@ -111,6 +115,7 @@ class Supervision {
 
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
+    leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
     FirstStart first{budget_, notice_, log_, attempts_};
     const GroupPlan plan{.num_workers = info_.world_size,
                          .silence_limit = config_.silence_limit,
@@ -235,8 +240,7 @@ class Supervision {
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
         log_.tell_of(attempts_);
-        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(),
-                             briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
+        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(), briefing_.checkpoint, begin_step_);
       }
       if (!pause(*delay) || !find_room()) return false;
       if (start_again(renew)) {
@@ -276,7 +280,7 @@ class Supervision {
 
   // Once the workers run: a callback that throws ends them.
   void tell_of_resize(int former) {
-    if (info_.world_size == former) return;
+    if (info_.world_size == former || former == 0) return;
     const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
     log_.tell_of_resize(resize);
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
@@ -339,6 +343,7 @@ class Supervision {
     while (true) {
       renew(info_.world_size);
       begin_attempt();
+      leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
       try {
         group_->restart(info_.world_size, encode_briefing(briefing_));
         return true;
@@ -540,6 +545,7 @@ class Supervision {
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
       if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
+      if (failure->is_host) lease_.leave_to_others();
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = ranks_.take_step_times();
@@ -559,6 +565,7 @@ class Supervision {
   ElasticSize size_;
   RunInfo info_;
   RunLease lease_;
+  Leadership leadership_;
   RunDirectory directory_;
   RunHistory history_;
   RollCall ranks_;

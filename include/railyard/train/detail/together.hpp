@@ -2,13 +2,14 @@
 // What the process that leads a run tells the others about it: where it is, and how it ended. Train room.
 #pragma once
 
+#include "railyard/train/detail/lease_file.hpp"
+#include "railyard/train/detail/run_ledger.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
 #include "railyard/train/scaling_config.hpp"
 
 #include "railyard/checkpoint/checkpoint.hpp"
-#include "railyard/core/callback.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/detail/wire.hpp"
@@ -37,21 +38,32 @@ enum class Told : std::uint8_t {
   failed = 4,   ///< any other exception
 };
 
-[[nodiscard]] inline std::string encode_begin(const RunInfo& info) {
+/// Is a run that has begun, and by which lease whoever leads it is known.
+struct BegunRun {
+  std::string name{};
+  std::filesystem::path path{};
+  LeaseId lease{};
+};
+
+[[nodiscard]] inline std::string encode_begin(const BegunRun& run) {
   WireWriter writer;
   writer.put(Told::begin);
-  writer.put_text(info.name);
-  writer.put_text(info.path.string());
+  writer.put_text(run.name);
+  writer.put_text(run.path.string());
+  writer.put(run.lease.generation);
+  writer.put_text(run.lease.id);
   return writer.text();
 }
 
 /// Returns the run that is about to begin; nothing if the text tells of something else.
-[[nodiscard]] inline std::optional<RunInfo> decode_begin(std::string_view text) {
+[[nodiscard]] inline std::optional<BegunRun> decode_begin(std::string_view text) {
   WireReader reader{text};
   if (reader.take<Told>() != Told::begin) return std::nullopt;
-  RunInfo info{.name = reader.take_text()};
-  info.path = reader.take_text();
-  return info;
+  BegunRun run{.name = reader.take_text()};
+  run.path = reader.take_text();
+  run.lease.generation = reader.take<std::uint64_t>();
+  run.lease.id = reader.take_text();
+  return run;
 }
 
 [[nodiscard]] inline std::string encode_refusal(Told kind, std::string_view why) {
@@ -90,13 +102,7 @@ void take_all(WireReader& reader, Take take) {
   writer.put(result.timings());
   put_all(writer, result.warnings(), [&](const std::string& text) { writer.put_text(text); });
   put_all(writer, result.step_times_by_rank(), [&](const StepTimes& times) { writer.put(times); });
-  put_all(writer, result.attempts(), [&](const Attempt& attempt) {
-    writer.put_text(attempt.error);
-    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
-    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
-    writer.put(attempt.seconds);
-    writer.put(static_cast<std::int32_t>(attempt.world_size));
-  });
+  put_attempts(writer, result.attempts());
   writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
   if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
   put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
@@ -129,16 +135,7 @@ void take_all(WireReader& reader, Take take) {
   fields.timings = reader.take<Timings>();
   take_all(reader, [&] { fields.warnings.push_back(reader.take_text()); });
   take_all(reader, [&] { fields.step_times_by_rank.push_back(reader.take<StepTimes>()); });
-  take_all(reader, [&] {
-    Attempt attempt{.error = reader.take_text()};
-    attempt.failed_rank = reader.take<std::int32_t>();
-    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
-      *step = reader.take<std::uint64_t>();
-    }
-    attempt.seconds = reader.take<double>();
-    attempt.world_size = reader.take<std::int32_t>();
-    fields.attempts.push_back(std::move(attempt));
-  });
+  fields.attempts = take_attempts(reader);
   if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields, &Checkpoint::open);
   take_all(reader, [&] {
     if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))

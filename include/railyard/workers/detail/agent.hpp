@@ -13,6 +13,7 @@
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -46,6 +47,19 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
   ~Agent() { end(); }
 
+  /// What the leader has last asked to remember; empty if it has not.
+  [[nodiscard]] const std::string& noted() const noexcept { return noted_; }
+  /// Which processes make the workers of the last start, as in a StartOrder; empty before the first one.
+  [[nodiscard]] const std::string& parts() const noexcept { return parts_; }
+  /// The most steps that any worker of this process has ended in the last start.
+  [[nodiscard]] std::uint64_t num_steps() const {
+    std::uint64_t most = 0;
+    for (int rank = 0; local_ && rank < num_workers_; ++rank) {
+      most = std::max(most, local_->page(rank).steps.load(std::memory_order_relaxed));
+    }
+    return most;
+  }
+
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
   /// Throws: Error if the leader is lost; the workers have been killed.
   [[nodiscard]] std::string run() {
@@ -55,10 +69,11 @@ class Agent {
       show_pages();
       if (request_ && request_->is_over()) give_answer();
       while (auto frame = leader_->try_receive()) {
+        heard_at_ = Clock::now();
         carry_out(*frame, told);
         if (told) break;
       }
-      check_that_leader_listens();
+      check_that_leader_lives();
     }
     end();
     return std::move(*told);
@@ -115,12 +130,15 @@ class Agent {
     say(News::progress, {std::as_bytes(std::span{&number, 1})});
   }
 
-  void check_that_leader_listens() {
-    if (Clock::now() - listened_at_ < silence_limit_) return;
-    throw ConnectionError{ConnectionError::Cause::failed,
-                          compose("{}, which leads the run, has taken nothing for {}: it is stopped, or its host or "
-                                  "the network between is down",
-                                  leader_->peer(), Deadline::after(silence_limit_).budget_text())};
+  // A process that is stopped still takes, for a while, what its kernel has room for: signs of life are more than that.
+  void check_that_leader_lives() {
+    const bool listens = Clock::now() - listened_at_ < silence_limit_;
+    if (listens && (!heard_at_ || Clock::now() - *heard_at_ < silence_limit_)) return;
+    throw ConnectionError{
+        ConnectionError::Cause::failed,
+        compose("{}, which leads the run, has {} nothing for {}: it is stopped, or its host or the "
+                "network between is down",
+                leader_->peer(), listens ? "said" : "taken", Deadline::after(silence_limit_).budget_text())};
   }
 
   void carry_out(const Frame& frame, std::optional<std::string>& told) {
@@ -136,6 +154,11 @@ class Agent {
         return fetch(WireReader{frame.payload}.take<FetchOrder>());
       case Order::request:
         return begin_request(frame.payload);
+      case Order::alive:
+        return;
+      case Order::note:
+        noted_ = frame.text();
+        return;
       default:
         if (local_) command(static_cast<Order>(frame.type), frame);
     }
@@ -166,6 +189,7 @@ class Agent {
 
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
+    parts_ = order.parts;
     end_request();  // that the leader has given up
     try {
       // Those of a start in which another process has had no part.
@@ -275,6 +299,9 @@ class Agent {
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
+  std::optional<Clock::time_point> heard_at_{};  // once the leader has said anything: it gives signs of life then
+  std::string noted_{};
+  std::string parts_{};
   std::unique_ptr<AgentRequest> request_{};  // until its answer is given
   std::uint64_t num_told_reads_ = 0;         // of its handler
   bool is_memory_read_ = false;              // the group's, by a request that was left behind

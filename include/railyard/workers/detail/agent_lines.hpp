@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -34,6 +36,8 @@ namespace detail {
 /// thread. Processes are counted as the launcher does; the leader is number 0 and has no line.
 class AgentLines {
  public:
+  static constexpr std::size_t usual_chunk_bytes = std::size_t{1} << 20U;
+
   /// Is something that a process has said, or nothing but that it is lost.
   struct Item {
     int process = 0;
@@ -41,21 +45,31 @@ class AgentLines {
     std::string loss{};  ///< why it is lost; empty if it is not
   };
 
-  /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost. chunk_bytes: how
+  /// connections: of the processes 1, 2, ...; nothing for one that has not come, which is lost then, as `absence` says.
+  /// silence_limit: after which one that says nothing is lost. chunk_bytes: how
   /// much of a snapshot comes in one message, between which others have their turn. answer_limit: how long an answer is
   /// waited for while nothing of it comes and its process tells of no progress; 0: four times the limit of silence, for
   /// storage that is started anew is away for longer than a process may be.
-  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
-             std::size_t chunk_bytes = std::size_t{1} << 20U, std::chrono::nanoseconds answer_limit = {})
+  AgentLines(std::vector<std::optional<SecureConnection>> connections, std::chrono::nanoseconds silence_limit,
+             const std::function<std::string(int process)>& absence, std::size_t chunk_bytes = usual_chunk_bytes,
+             std::chrono::nanoseconds answer_limit = {})
       : silence_limit_(silence_limit),
         chunk_bytes_(chunk_bytes),
         answer_limit_(answer_limit.count() > 0
                           ? answer_limit
                           : 4 * std::min<std::chrono::nanoseconds>(silence_limit, longest_silence)) {
-    for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
+    for (auto& connection : connections) {
+      const int process = static_cast<int>(lines_.size()) + 1;
+      lines_.push_back(connection ? Line{std::move(*connection)} : Line{absence(process)});
+    }
     const BlockSignals block{deferrable_signals()};
     thread_ = std::thread{[this] { run(); }};
   }
+  /// All have come.
+  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
+             std::size_t chunk_bytes = usual_chunk_bytes, std::chrono::nanoseconds answer_limit = {})
+      : AgentLines({std::make_move_iterator(connections.begin()), std::make_move_iterator(connections.end())},
+                   silence_limit, {}, chunk_bytes, answer_limit) {}
   AgentLines(const AgentLines&) = delete;
   AgentLines& operator=(const AgentLines&) = delete;
   /// Sends what is queued, for some seconds at most, and hangs up.
@@ -195,11 +209,13 @@ class AgentLines {
   static constexpr std::chrono::hours longest_silence{24};  // so that four times as much is a time
 
   struct Line {
-    explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection.peer()) {}
-    SecureConnection connection;             // of the thread alone
-    std::optional<SecureConnection> next{};  // that takes its place
+    explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection->peer()) {}
+    explicit Line(std::string why) : peer(why), loss(std::move(why)), num_losses(1) {}
+    std::optional<SecureConnection> connection{};  // of the thread alone; nothing before the process has come
+    std::optional<SecureConnection> next{};        // that takes its place
     std::string peer;
     Clock::time_point last_heard = Clock::now();
+    Clock::time_point next_sign = Clock::now();  // of this process's life
     std::vector<Frame> outgoing{};
     std::vector<PageValues> pages{};
     std::string loss{};
@@ -240,10 +256,10 @@ class AgentLines {
           Line& one = lines_[at];
           take_next(one);
           move_outgoing(one);
-          const bool has_more = one.loss.empty() && one.connection.unsent_bytes() > 0;
+          const bool has_more = one.loss.empty() && one.connection->unsent_bytes() > 0;
           is_all_sent = is_all_sent && !has_more;
-          has_received = has_received || (one.loss.empty() && one.connection.has_received());
-          watched[at] = {.fd = one.loss.empty() ? one.connection.fd() : -1,
+          has_received = has_received || (one.loss.empty() && one.connection->has_received());
+          watched[at] = {.fd = one.loss.empty() ? one.connection->fd() : -1,
                          .events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN),
                          .revents = 0};
         }
@@ -259,31 +275,36 @@ class AgentLines {
   // With the lock, as what follows.
   static void take_next(Line& one) {
     if (!one.next) return;
-    one.connection = std::move(*one.next);
+    one.connection.emplace(std::move(*one.next));
     one.next.reset();
     one.last_heard = Clock::now();
   }
 
-  static void move_outgoing(Line& one) {
+  void move_outgoing(Line& one) const {
     if (!one.loss.empty()) return;
-    for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection.post(frame.type, {frame.payload});
+    if (const auto now = Clock::now(); now >= one.next_sign) {
+      one.next_sign = now + sign_interval_;
+      one.connection->post(static_cast<std::uint8_t>(Order::alive), {});
+    }
+    for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection->post(frame.type, {frame.payload});
   }
 
   void attend(std::size_t at, const pollfd& watched) {
     Line& one = lines_[at];
     if (watched.fd < 0) return;
     try {
-      one.connection.flush();
-      if (watched.revents != 0 || one.connection.has_received()) {
+      one.connection->flush();
+      // That there is room for what is sent says nothing of the process.
+      if ((watched.revents & ~POLLOUT) != 0 || one.connection->has_received()) {
         one.last_heard = Clock::now();
         for (int taken = 0; taken < 64; ++taken) {  // the others are to have their turn
-          std::optional<Frame> frame = one.connection.try_receive();
+          std::optional<Frame> frame = one.connection->try_receive();
           if (!frame) break;
           sort(static_cast<int>(at) + 1, std::move(*frame));
         }
       } else if (const auto quiet = Clock::now() - one.last_heard; quiet > silence_limit_) {
         lose(at, compose("{} has said nothing for {:.1f} s: it is stopped, or its host or the network between is down",
-                         one.connection.peer(), std::chrono::duration<double>(quiet).count()));
+                         one.connection->peer(), std::chrono::duration<double>(quiet).count()));
       }
     } catch (const std::exception& error) {
       lose(at, error.what());
@@ -328,7 +349,7 @@ class AgentLines {
   }
 
   void lose(std::size_t at, std::string why) {
-    lines_[at].connection.close();
+    lines_[at].connection->close();
     const std::lock_guard lock{mutex_};
     lines_[at].loss = why;
     ++lines_[at].num_losses;
@@ -338,6 +359,8 @@ class AgentLines {
   }
 
   std::chrono::nanoseconds silence_limit_;
+  std::chrono::nanoseconds sign_interval_ =
+      std::min<std::chrono::nanoseconds>(silence_limit_ / 4, std::chrono::seconds{1});
   std::size_t chunk_bytes_;
   std::chrono::nanoseconds answer_limit_;
   Event wake_{};  // for the thread: something is to be sent

@@ -34,7 +34,9 @@ enum class Order : std::uint8_t {
   fetch = 9,     ///< a FetchOrder for a piece of a snapshot, answered by News::fetched or News::not_fetched
   hold = 10,     ///< rank and slot of a snapshot
   release = 11,  ///< likewise
-  request = 12   ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
+  request = 12,  ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
+  alive = 20,    ///< nothing: a sign of life
+  note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
 
 /// Names what a follower sends.
@@ -75,12 +77,14 @@ struct StartOrder {
   GroupLayout layout{};
   std::int64_t silence_limit_ns = 0;
   std::string briefing{};
+  std::string parts{};  ///< of each process, as the leader counts them: '1' if it makes any of these workers, else '0'
 
   [[nodiscard]] std::vector<std::byte> encode() const {
     WireWriter writer;
     writer.put(layout);
     writer.put(silence_limit_ns);
     writer.put_text(briefing);
+    writer.put_text(parts);
     return writer.bytes();
   }
   [[nodiscard]] static StartOrder decode(std::span<const std::byte> bytes) {
@@ -88,6 +92,7 @@ struct StartOrder {
     StartOrder order{.layout = reader.take<GroupLayout>()};
     order.silence_limit_ns = reader.take<std::int64_t>();
     order.briefing = reader.take_text();
+    order.parts = reader.take_text();
     return order;
   }
 };

@@ -17,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,22 +34,23 @@ class LaunchedGroup final : public WorkerGroup {
   /// Is called with each generation of workers before they are made: what earlier ones have left is of no use.
   using Renew = std::function<void(std::uint32_t generation)>;
 
-  /// members and lines must outlive the group; of the members, the leader is the first. generation: of the first
-  /// workers.
+  /// members and lines must outlive the group; of the members, the leader is the first. Those that are lost make no
+  /// workers. generation: of the first workers.
   LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, LaunchedMembers& members, AgentLines& lines,
                 std::uint32_t generation, Renew renew)
-      : members_(&members),
-        layouts_(lay_out(members.workers, members.hosts)),
-        lines_(&lines),
-        renew_(std::move(renew)),
-        silence_limit_(plan.silence_limit) {
+      : members_(&members), lines_(&lines), renew_(std::move(renew)), silence_limit_(plan.silence_limit) {
+    layouts_ = lay_out(present_workers(), members.hosts);
+    if (const std::string losses = losses_of([](int) { return true; }); !losses.empty()) {
+      layouts_ = lay_out(deal(present_workers(), plan.num_workers), members.hosts);
+      if (world_size() < plan.num_workers) throw HostLostError{compose("start: {}", losses)};
+    }
     for (GroupLayout& one : layouts_) one.generation = generation;
-    for (int rank = 0; rank < world_size(); ++rank) pages_.push_back(std::make_unique<WorkerPage>());
     signals_.resize(layouts_.size());
     begin();
     const GroupPlan own{.num_workers = layouts_.front().num_workers,
                         .silence_limit = plan.silence_limit,
                         .briefing = brief(layouts_.front(), plan.briefing),
+                        .most_workers = members.workers.front(),
                         .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
     num_local_alive_ = own.num_workers;
@@ -155,12 +157,8 @@ class LaunchedGroup final : public WorkerGroup {
   /// With fewer workers than before, or without processes that are lost, or with ones that have come back.
   void restart(int num_workers, std::string_view briefing) override {
     end_local();
-    std::vector<int> workers = members_->workers;
-    int room = 0;
-    for (int process = 0; process < num_processes(); ++process) {
-      if (process > 0 && !lines_->loss(process).empty()) workers[index(process)] = 0;
-      room += workers[index(process)];
-    }
+    std::vector<int> workers = present_workers();
+    const int room = std::accumulate(workers.begin(), workers.end(), 0);
     const std::string losses = losses_of([](int) { return true; });
     if (num_workers > room && !losses.empty()) {
       throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", losses)};
@@ -193,6 +191,15 @@ class LaunchedGroup final : public WorkerGroup {
   [[nodiscard]] int world_size() const noexcept { return layouts_.front().world_size; }
   [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(layouts_.size()); }
 
+  // How many each process can make that is not lost.
+  [[nodiscard]] std::vector<int> present_workers() const {
+    std::vector<int> workers = members_->workers;
+    for (int process = 1; process < lines_->num_processes(); ++process) {
+      if (!lines_->loss(process).empty()) workers[index(process)] = 0;
+    }
+    return workers;
+  }
+
   [[nodiscard]] Place place_of(int rank) const {
     for (int process = 0; process < num_processes(); ++process) {
       const int own = rank - layout(process).first_rank;
@@ -209,6 +216,7 @@ class LaunchedGroup final : public WorkerGroup {
     members_->has_part.clear();
     for (const GroupLayout& one : layouts_) members_->has_part.push_back(one.num_workers > 0);
     lines_->forget_pages();
+    while (pages_.size() < index(world_size())) pages_.push_back(std::make_unique<WorkerPage>());
     for (auto& page : pages_) PageValues{}.show_on(*page);
     renew_(layouts_.front().generation);
   }
@@ -240,8 +248,10 @@ class LaunchedGroup final : public WorkerGroup {
         lines_->post(process, Order::kill);  // what a start has left that was given up
         continue;
       }
-      const StartOrder order{
-          .layout = layout(process), .silence_limit_ns = silence_limit_.count(), .briefing = std::string{briefing}};
+      const StartOrder order{.layout = layout(process),
+                             .silence_limit_ns = silence_limit_.count(),
+                             .briefing = std::string{briefing},
+                             .parts = parts_text(members_->has_part)};
       lines_->post(process, Order::start, order.encode());
       is_awaited[index(process)] = true;
     }
@@ -338,7 +348,7 @@ class LaunchedGroup final : public WorkerGroup {
   }
 
   LaunchedMembers* members_;
-  std::vector<GroupLayout> layouts_;
+  std::vector<GroupLayout> layouts_{};
   AgentLines* lines_;
   Renew renew_;
   std::chrono::nanoseconds silence_limit_;

@@ -24,7 +24,25 @@ struct LaunchedMembers {
   std::vector<std::string> hosts{};    ///< what names the host of each
   std::vector<bool> has_part{};        ///< whether it was to make any when workers were started last
   std::vector<JoinDevices> devices{};  ///< which GPUs each is shown
+
+  void add(int num_workers, std::string host, JoinDevices shown) {
+    workers.push_back(num_workers);
+    hosts.push_back(std::move(host));
+    devices.push_back(std::move(shown));
+  }
+  void set(std::size_t process, int num_workers, std::string host, JoinDevices shown) {
+    workers[process] = num_workers;
+    hosts[process] = std::move(host);
+    devices[process] = std::move(shown);
+  }
 };
+
+/// Writes which processes have a part in a start, as a StartOrder does.
+[[nodiscard]] inline std::string parts_text(const std::vector<bool>& has_part) {
+  std::string text;
+  for (const bool has : has_part) text += has ? '1' : '0';
+  return text;
+}
 
 /// Returns what one of several processes makes of so many workers together: the first ones make one more where they
 /// cannot be divided.

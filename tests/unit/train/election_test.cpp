@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/train/detail/election.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/scratch.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/train/detail/inheritance.hpp"
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace ry = railyard;
+using namespace std::chrono_literals;
+using ry::detail::LeaseId;
+
+namespace {
+
+constexpr ry::detail::LeaseTimes brief{.beat = 5ms, .patience = 100ms, .lock = 20ms};
+
+// Stands for the other processes: remembers where it was to follow, and takes whoever listens there.
+struct Others {
+  static constexpr std::string_view name = "Others";
+  static constexpr ry::Reach reach = ry::Reach::network;
+  static constexpr bool copies_function = false;
+
+  std::unique_ptr<ry::WorkerGroup> start(const ry::GroupPlan& /*plan*/, const ry::WorkerBody& /*body*/) { return {}; }
+  void join(const ry::JoinPlan& /*plan*/) {}
+  bool leads() const { return false; }
+  int num_processes() const { return 3; }
+  int num_workers() const { return 3; }
+  int room() { return 2; }
+  void tell(std::string_view /*text*/) {}
+  void note(std::string_view /*text*/) {}
+  std::string hear() { return {}; }
+  std::string follow(const ry::WorkerBody& /*body*/) { return {}; }
+  ry::LostLead lost_lead() const { return {.may_go_on = true}; }
+  ry::LeaderPlace offer(std::uint64_t generation) {
+    return {.process = 1, .host = "10.0.0.1", .port = 4711, .generation = generation};
+  }
+  bool take_place(const ry::Deadline& deadline, bool is_last) {
+    if (is_last) waited_out = true;
+    if (!is_last) std::this_thread::sleep_for(deadline.remaining());
+    return is_last;
+  }
+  bool try_to_follow(const ry::LeaderPlace& place, const ry::Deadline& /*deadline*/) {
+    asked.push_back(place);
+    return takes;
+  }
+
+  std::vector<ry::LeaderPlace> asked{};
+  bool takes = true;
+  bool waited_out = false;
+};
+
+// What a process on another host has written.
+void write_lease(const Scratch& scratch, std::uint64_t generation, bool has_ended = false, bool is_left = false) {
+  std::ofstream{scratch.path() / "lease.json"}
+      << fmt::format(R"({{"generation": {}, "id": "a{}", "host": "node7", "since": "noon", "pid": 12, "boot": "b", )"
+                     R"("has_ended": {}, "left": {}}})",
+                     generation, generation, has_ended, is_left);
+}
+const LeaseId lost{.generation = 7, .id = "a7"};
+
+struct Hall {
+  explicit Hall(const Scratch& scratch, std::chrono::nanoseconds start_timeout = 30s)
+      : config{.progress = ry::Progress::quiet, .start_timeout = start_timeout, .silence_limit = 50ms},
+        election{others, scratch.path(), config, {}, brief} {}
+  ry::RunConfig config;
+  Others others{};
+  ry::detail::Election<Others> election;
+};
+
+}  // namespace
+
+TEST_CASE("Election: who finds the leader silent leads, and says where it listens") {
+  const Scratch scratch;
+  write_lease(scratch, 7);
+  Hall hall{scratch};
+  ry::detail::Elected elected = hall.election.hold(lost, "lost");
+  REQUIRE(elected.lease);
+  CHECK(elected.lease->generation() == 8);
+  CHECK(elected.lease->is_held());
+  hall.election.lead(*elected.lease);
+  CHECK(hall.others.waited_out);
+  const auto posting = ry::detail::LeaderPosting::read(scratch.path());
+  REQUIRE(posting);
+  CHECK(posting->lease == elected.lease->id());
+  CHECK(posting->place.host == "10.0.0.1");
+  CHECK(posting->place.port == 4711);
+  CHECK(posting->place.generation == 8);
+}
+
+TEST_CASE("Election: a leader that gives signs of life is not replaced, and whoever has lost it leaves") {
+  const Scratch scratch;
+  write_lease(scratch, 7);
+  ry::detail::Heartbeat elsewhere{[file = scratch.path() / "lease.json", day = 0]() mutable {
+                                    std::filesystem::last_write_time(
+                                        file, std::filesystem::file_time_type{} + std::chrono::hours{24 * ++day});
+                                  },
+                                  std::chrono::milliseconds{20}};
+  Hall hall{scratch, 400ms};
+  CHECK_THROWS_WITH(
+      hall.election.hold(lost, "the line is cut"),
+      ContainsSubstring("the line is cut; process 12 on node7") && ContainsSubstring("still gives signs of life"));
+  CHECK_THAT(read_text(scratch.path() / "lease.json"), ContainsSubstring("\"a7\""));
+}
+
+TEST_CASE("Election: a leader that has left the run to others is replaced at once, one that has ended it is not") {
+  const Scratch scratch;
+  const bool is_left = GENERATE(true, false);
+  write_lease(scratch, 7, true, is_left);
+  Hall hall{scratch};
+  if (is_left) {
+    CHECK(hall.election.hold(lost, "lost").lease);
+  } else {
+    CHECK_THROWS_WITH(hall.election.hold(lost, "lost"), ContainsSubstring("process 12 on node7 has ended the run"));
+  }
+}
+
+TEST_CASE("Election: whoever has taken the run over is followed where it says that it listens") {
+  const Scratch scratch;
+  write_lease(scratch, 8);
+  const ry::detail::LeaderPosting other{.lease = {8, "of another"}, .place = {.process = 1, .host = "h", .port = 1}};
+  const ry::detail::LeaderPosting one{.lease = {8, "a8"}, .place = {.process = 2, .host = "h", .port = 2}};
+  REQUIRE(other.write(scratch.path()).empty());
+  std::thread later{[&] {
+    std::this_thread::sleep_for(20ms);
+    static_cast<void>(one.write(scratch.path()));
+  }};
+  Hall hall{scratch};
+  const ry::detail::Elected elected = hall.election.hold(lost, "lost");
+  later.join();
+  if (!elected.lease) {  // else it came so late that the silence was over
+    CHECK(elected.leader == LeaseId{8, "a8"});
+    REQUIRE(hall.others.asked.size() == 1);
+    CHECK(hall.others.asked.front().port == 2);
+  }
+}
+
+TEST_CASE("Election: one that has taken the run over and died before anybody could follow is replaced as well") {
+  const Scratch scratch;
+  write_lease(scratch, 8);
+  REQUIRE(ry::detail::LeaderPosting{.lease = {8, "a8"}, .place = {.host = "h", .port = 2}}.write(scratch.path()) == "");
+  Hall hall{scratch};
+  hall.others.takes = false;
+  const auto elected = hall.election.hold(lost, "lost");
+  REQUIRE(elected.lease);
+  CHECK(elected.lease->generation() == 9);
+}
+
+TEST_CASE("Election: where the run's directory is not to be seen nobody leads") {
+  const Scratch scratch;
+  if (GENERATE(true, false)) write_lease(scratch, 6);  // of a run of that name on this host alone
+  Hall hall{scratch, 100ms};
+  CHECK_THROWS_AS(hall.election.hold(lost, "lost"), ry::HostLostError);
+}
+
+TEST_CASE("Election: a signal ends it, and not the program") {
+  const Scratch scratch;
+  write_lease(scratch, 8);
+  Hall hall{scratch};
+  hall.others.takes = false;
+  ::raise(SIGTERM);
+  CHECK_THROWS_WITH(hall.election.hold(lost, "lost"), ContainsSubstring("SIGTERM came"));
+}
+
+TEST_CASE("RunLease: of many that take a run over at once, one has it") {
+  const Scratch scratch;
+  const ry::detail::LeaseFile file{scratch.path() / "lease.json"};
+  const ry::detail::LeaseTimes slow{.beat = 200ms, .patience = 200ms};
+  const bool is_silent = GENERATE(true, false);  // or it has died on this host
+  if (is_silent) {
+    write_lease(scratch, 7);
+  } else {
+    const pid_t holder = ::fork();
+    if (holder == 0) {
+      const ry::detail::RunLease killed{scratch.path()};
+      ::kill(::getpid(), SIGKILL);
+    }
+    ::waitpid(holder, nullptr, 0);
+  }
+  const auto former = file.read();
+  REQUIRE(former);
+  std::array<std::optional<ry::detail::RunLease>, 6> leases;
+  std::vector<std::thread> threads;
+  for (auto& lease : leases) {
+    threads.emplace_back([&] {
+      try {
+        lease.emplace(scratch.path(), *former, is_silent, slow);
+      } catch (const ry::Error&) {  // another was faster
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  int num_held = 0;
+  for (const auto& lease : leases) num_held += lease && lease->is_held() ? 1 : 0;
+  CHECK(num_held == 1);
+  CHECK(file.read()->lease.generation == former->lease.generation + 1);
+}
+
+TEST_CASE("RunLease: one that leaves its run to others says so when it ends") {
+  const Scratch scratch;
+  const ry::detail::LeaseFile file{scratch.path() / "lease.json"};
+  {
+    ry::detail::RunLease lease{scratch.path(), brief};
+    lease.leave_to_others();
+    CHECK_FALSE(file.read()->is_left);
+  }
+  CHECK(file.read()->has_ended);
+  CHECK(file.read()->is_left);
+}
+
+TEST_CASE("RunLedger: is told whole, and whoever leads next goes on from it") {
+  ry::detail::RunLedger ledger{.attempt = 2, .begin_step = 10, .world_size = 3, .failures = {.failures = 1}};
+  ledger.attempts = {{.error = "one", .failed_rank = 1, .end_step = 5, .lost_steps = 2, .world_size = 4}, {}};
+  const auto inherited = ry::detail::inherit({.note = ledger.encode(), .num_steps = 17}, "lost", {});
+  CHECK(inherited.ledger.attempt == 2);
+  CHECK(inherited.ledger.failures.failures == 1);
+  const auto attempts = inherited.attempts(12);
+  REQUIRE(attempts.size() == 3);
+  CHECK(attempts[0].error == "one");
+  CHECK(attempts[0].failed_rank == 1);
+  CHECK(attempts[0].world_size == 4);
+  CHECK(attempts[2].error == "lost");
+  CHECK(attempts[2].begin_step == 10);
+  CHECK(attempts[2].end_step == 17);
+  CHECK(attempts[2].lost_steps == 5);
+  CHECK(ry::detail::inherit({}, "lost", {}).attempts(0).size() == 1);
+}
