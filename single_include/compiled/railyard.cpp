@@ -11202,297 +11202,6 @@ auto ElasticSize::capacity() -> int {
     }
   }
 
-auto WriteOrder::encode() const -> std::vector<std::byte> {
-    WireWriter writer;
-    writer.put_text(run);
-    writer.put_text(directory);
-    for (const SavedPart& part : parts) {
-      writer.put_text(part.name);
-      writer.put(part.rank);
-      writer.put(part.slot);
-      writer.put(part.offset);
-      writer.put(part.size);
-    }
-    return writer.bytes();
-  }
-
-auto WriteOrder::decode(std::span<const std::byte> bytes) -> WriteOrder {
-    WireReader reader{bytes};
-    WriteOrder order{.run = reader.take_text()};
-    order.directory = reader.take_text();
-    while (!reader.is_empty()) {
-      SavedPart part{.name = reader.take_text()};
-      part.rank = reader.take<std::int32_t>();
-      part.slot = reader.take<std::int32_t>();
-      part.offset = reader.take<std::uint64_t>();
-      part.size = reader.take<std::uint64_t>();
-      order.parts.push_back(std::move(part));
-    }
-    return order;
-  }
-
-auto WriteAnswer::encode() const -> std::vector<std::byte> {
-    WireWriter writer;
-    writer.put(static_cast<std::uint8_t>(sees_directory));
-    for (const ManifestFile& file : files) {
-      writer.put_text(file.name);
-      writer.put(file.size);
-      writer.put(file.crc32c);
-    }
-    return writer.bytes();
-  }
-
-auto WriteAnswer::decode(std::span<const std::byte> bytes) -> WriteAnswer {
-    WireReader reader{bytes};
-    WriteAnswer answer{.sees_directory = reader.take<std::uint8_t>() != 0};
-    while (!reader.is_empty()) {
-      ManifestFile file{.name = reader.take_text()};
-      file.size = reader.take<std::uint64_t>();
-      file.crc32c = reader.take<std::uint32_t>();
-      answer.files.push_back(std::move(file));
-    }
-    return answer;
-  }
-
-bool sees_directory(Files& files, const WriteOrder& order, std::chrono::nanoseconds patience) {
-  const std::filesystem::path directory = order.directory;
-  const Deadline deadline = Deadline::after(patience);
-  while (true) {
-    bool is_there = false;
-    for (const auto& path : {std::filesystem::path{order.run}, directory.parent_path(), directory}) {
-      const int fd = uninterrupted([&] { return files.open_directory(path); });
-      is_there = fd >= 0;
-      if (is_there) files.close(fd);
-    }
-    if (is_there || deadline.expired()) return is_there;
-    std::this_thread::sleep_for(std::chrono::milliseconds{20});
-  }
-}
-
-RequestHandler part_writer(std::shared_ptr<Files> files,
-                                                std::chrono::nanoseconds patience) {
-  return [files = std::move(files), patience](std::span<const std::byte> request, const SnapshotReader& snapshot) {
-    const WriteOrder order = WriteOrder::decode(request);
-    WriteAnswer answer{.sees_directory = sees_directory(*files, order, patience)};
-    if (!answer.sees_directory) return answer.encode();
-    PartFiles written{*files, order.directory};
-    for (const SavedPart& part : order.parts) {
-      const auto read = [&snapshot, &part](std::size_t begin, std::size_t size) {
-        return snapshot(part.rank, part.slot, part.offset + begin, size);
-      };
-      answer.files.push_back(written.write(part.name, PartBytes{part.size, read}));
-    }
-    written.seal();
-    return answer.encode();
-  };
-}
-
-auto LeftOut::begin_checkpoint(int attempt) -> void {
-    if (std::exchange(attempt_, attempt) != attempt) asked_with_.clear();
-    ++checkpoint_;
-  }
-
-auto LeftOut::contains(int process) const -> bool {
-    const auto found = asked_with_.find(process);
-    return found != asked_with_.end() && checkpoint_ < found->second;
-  }
-
-auto LeftOut::add_blind(int process) -> bool {
-    asked_with_[process] = checkpoint_ + retry_interval;
-    return was_blind_.insert(process).second;
-  }
-
-FollowerParts::FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts, LeftOut& left_out) : group_(&group), run_(std::move(run)), left_out_(&left_out) {
-    for (const SavedPart& part : parts) {
-      const int process = group.process_of(part.rank);
-      if (process != 0 && !left_out.contains(process)) parts_[process].push_back(part);
-    }
-  }
-
-auto FollowerParts::begin(const std::filesystem::path& directory) -> std::set<std::string> {
-    std::set<std::string> names;
-    for (const auto& [process, parts] : parts_) {
-      for (const SavedPart& part : parts) names.insert(part.name);
-    }
-    directory_ = directory;
-    for (const auto& [process, parts] : parts_) {
-      const WriteOrder order{.run = run_.string(), .directory = directory.string(), .parts = parts};
-      try {
-        answers_[process] = group_->send_request(process, order.encode());
-      } catch (const std::exception& error) {
-        complain(process, error.what());
-      }
-    }
-    return names;
-  }
-
-auto FollowerParts::finish() -> std::vector<ManifestFile> {
-    std::vector<ManifestFile> all;
-    std::vector<std::string> late;  // who may write yet
-    for (const auto& [process, await] : std::exchange(answers_, {})) {
-      if (!await) continue;
-      try {
-        WriteAnswer answer = WriteAnswer::decode(await());
-        if (!answer.sees_directory && left_out_->add_blind(process)) tell_of_blind(process);
-        std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
-      } catch (const LateAnswerError& error) {
-        left_out_->add_for_attempt(process);
-        late.push_back(compose("process {} does not come to an end of writing its part ({})", process, error.what()));
-      } catch (const std::exception& error) {
-        complain(process, error.what());
-      }
-    }
-    if (late.empty()) return all;
-    throw Error{
-        compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and process "
-                "0 takes the parts of later ones over the network until the workers are started again",
-                directory_.string(), joined(late, "; "))};
-  }
-
-auto FollowerParts::complain(int process, std::string_view why) -> void {
-    left_out_->add_for_attempt(process);
-    complaints_.push_back(
-        compose("process 0 has written the part of a checkpoint that process {} could not write: {}", process, why));
-  }
-
-auto FollowerParts::tell_of_blind(int process) -> void {
-    complaints_.push_back(
-        compose("process {} does not see {}: process 0 takes its parts of checkpoints over the network, and asks it "
-                "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
-                process, run_.string(), LeftOut::retry_interval));
-  }
-
-CheckpointWriter::~CheckpointWriter() {
-    {
-      const std::lock_guard lock{mutex_};
-      is_ending_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
-  }
-
-auto CheckpointWriter::submit(SaveJob job) -> void {
-    const std::lock_guard lock{mutex_};
-    if (!thread_.joinable()) start();
-    jobs_.push_back(std::move(job));
-    changed_.notify_all();
-  }
-
-auto CheckpointWriter::note_failure(Manifest manifest, std::string error) -> void {
-    const std::lock_guard lock{mutex_};
-    outcomes_.push_back({.manifest = std::move(manifest), .error = std::move(error)});
-  }
-
-auto CheckpointWriter::holds_last() -> bool {
-    const std::lock_guard lock{mutex_};
-    return !jobs_.empty() || holds_job_;
-  }
-
-auto CheckpointWriter::drain(const Deadline& deadline) -> bool {
-    std::unique_lock lock{mutex_};
-    return changed_.wait_for(lock, deadline.remaining(), [this] { return jobs_.empty() && !is_writing_; });
-  }
-
-auto CheckpointWriter::take_outcomes() -> std::vector<SaveOutcome> {
-    const std::lock_guard lock{mutex_};
-    return std::exchange(outcomes_, {});
-  }
-
-auto CheckpointWriter::start() -> void {
-    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
-    thread_ = std::thread{[this] { run(); }};
-  }
-
-auto CheckpointWriter::run() -> void {
-    std::unique_lock lock{mutex_};
-    while (true) {
-      changed_.wait(lock, [this] { return is_ending_ || !jobs_.empty(); });
-      if (jobs_.empty()) return;
-      SaveJob job = std::move(jobs_.front());
-      jobs_.pop_front();
-      is_writing_ = holds_job_ = true;
-      lock.unlock();
-      SaveOutcome outcome = write(job);
-      lock.lock();
-      outcomes_.push_back(std::move(outcome));
-      is_writing_ = false;
-      changed_.notify_all();
-    }
-  }
-
-auto CheckpointWriter::write(const SaveJob& job) -> SaveOutcome {
-    SaveOutcome outcome{.manifest = job.manifest};
-    std::vector<std::string> losses;
-    left_out_.begin_checkpoint(job.manifest.attempt);
-    std::optional<FollowerParts> others;
-    try {
-      make_reports_durable(losses);
-      make_run_durable();
-      others.emplace(*group_, run_, job.parts, left_out_);
-      outcome.path = folder_.commit(job.manifest, parts_of(job), &*others);
-    } catch (const std::exception& error) {
-      outcome.error = error.what();
-    }
-    if (others) losses.insert(losses.end(), others->complaints().begin(), others->complaints().end());
-    {
-      const std::lock_guard lock{mutex_};
-      holds_job_ = false;  // before a worker may write to it again
-    }
-    for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
-    if (outcome.path.empty()) {  // what was lost besides is not told by the next attempt again
-      losses.insert(losses.begin(), std::move(outcome.error));
-      outcome.error = joined(losses, "; ");
-      return outcome;
-    }
-    try {
-      folder_.retain(retention_);
-    } catch (const std::exception& error) {
-      losses.emplace_back(error.what());
-    }
-    outcome.error = joined(losses, "; ");
-    return outcome;
-  }
-
-auto CheckpointWriter::make_reports_durable(std::vector<std::string>& losses) -> void {
-    const auto path = run_ / "metrics.jsonl";
-    if (!std::filesystem::exists(path)) return;
-    try {
-      sync_file(path, &Files::sync_data);
-      if (!has_reports_) sync_directory(*files_, run_);
-      has_reports_ = true;
-    } catch (const Error& error) {
-      losses.push_back(compose("a power cut may take reports away that a checkpoint has counted: {}", error.what()));
-    }
-  }
-
-auto CheckpointWriter::parts_of(const SaveJob& job) const -> std::vector<CheckpointFolder::Part> {
-    std::vector<CheckpointFolder::Part> parts;
-    for (const SavedPart& part : job.parts) {
-      const auto read = [group = group_, &part](std::size_t begin, std::size_t size) {
-        return group->snapshot(part.rank, part.slot, part.offset + begin, size);
-      };
-      parts.push_back({.name = part.name, .bytes = {part.size, read}});
-    }
-    return parts;
-  }
-
-auto CheckpointWriter::make_run_durable() -> void {
-    if (is_run_durable_) return;
-    sync_file(run_ / "run.json", &Files::sync);
-    const auto lease = run_ / "lease.json";  // has the generation of what follows
-    if (std::filesystem::exists(lease)) sync_file(lease, &Files::sync);
-    sync_directory(*files_, run_);
-    sync_directory(*files_, run_.parent_path());
-    sync_directory(*files_, run_.parent_path().parent_path());
-    is_run_durable_ = true;
-  }
-
-auto CheckpointWriter::sync_file(const std::filesystem::path& path, int (Files::*sync)(int)) -> void {
-    const Descriptor file{files_->open(path, O_RDONLY)};
-    if (file.is_open() && uninterrupted([&] { return ((*files_).*sync)(file.get()); }) == 0) return;
-    throw Error{compose("{} cannot be made durable: {}", path.string(), explain_errno(errno))};
-  }
-
 auto JsonObject::add(std::string_view name, const Value& value) -> JsonObject& {
     return value.visit([&](const auto& held) -> JsonObject& { return add(name, held); });
   }
@@ -11724,7 +11433,9 @@ bool is_barely_begun(const std::filesystem::path& run) {
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
-    if (name == "logs" || name == "lease.json" || name.starts_with("run.json.")) continue;
+    if (name == "logs" || name == "lease.json" || name.starts_with("leader.json") || name.starts_with("run.json.")) {
+      continue;
+    }
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
@@ -11749,8 +11460,10 @@ void sweep_run_directory(const std::filesystem::path& run, bool all) {
   std::vector<std::filesystem::path> rubbish;
   for (const auto& entry : std::filesystem::directory_iterator{run, ignored}) {
     const std::string name = entry.path().filename().string();
-    const bool is_half_written =
-        number_between<std::uint64_t>("run.json.", name, "") || number_between<std::uint64_t>("result.json.", name, "");
+    const auto is_draft_of = [&name](std::string_view file) {
+      return number_between<std::uint64_t>(file, name, "").has_value();
+    };
+    const bool is_half_written = is_draft_of("run.json.") || is_draft_of("result.json.") || is_draft_of("leader.json.");
     if (is_half_written || (all && tells_of_run(name))) rubbish.push_back(entry.path());
   }
   for (const auto& path : rubbish) std::filesystem::remove(path, ignored);
@@ -11856,6 +11569,7 @@ auto RunDirectory::remove() const -> void {
     std::error_code ignored;
     std::filesystem::remove(path_ / "run.json", ignored);
     std::filesystem::remove(path_ / "lease.json", ignored);
+    std::filesystem::remove(path_ / "leader.json", ignored);
     std::filesystem::remove(path_ / "logs", ignored);
     std::filesystem::remove(path_, ignored);
   }
@@ -11866,6 +11580,81 @@ auto RunDirectory::append(LineFile& file, std::string_view line) const -> std::s
 
 auto RunDirectory::complaint_about(const LineFile& file) const -> std::string {
     return file.complaint() + (is_training_ ? "; training goes on" : "");
+  }
+
+auto LeaseContent::has_died() const -> bool {
+    const bool is_here = host == host_name() && pid > 0;
+    return is_here && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+  }
+
+auto LeaseFile::read() const -> std::optional<LeaseContent> {
+    const Descriptor file = open();
+    if (!file.is_open() && errno != ENOENT) return std::nullopt;
+    char text[size];
+    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    if (got < 0) return std::nullopt;
+    LeaseContent content;
+    try {
+      const Json json = parse_json({text, static_cast<std::size_t>(got)});
+      content.lease.generation = json.at("generation").as<std::uint64_t>();
+      content.lease.id = json.at("id").text();
+      content.host = json.at("host").text();
+      content.since = json.at("since").text();
+      content.pid = json.at("pid").as<std::int64_t>();
+      content.boot = json.at("boot").text();
+      content.has_ended = json.at("has_ended").boolean();
+      if (const Json* left = json.find("left")) content.is_left = left->boolean();
+      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
+    } catch (const std::exception&) {  // half written by one that has died: as good as none
+    }
+    return content;
+  }
+
+auto LeaseFile::last_sign() const -> std::optional<Sign> {
+    const Descriptor file = open();
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    return Sign{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  }
+
+auto LeaseFile::is_locked() const -> bool {
+    const Descriptor file{::open(path_.c_str(), O_RDWR | O_CLOEXEC)};
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    const bool is_known = file.is_open() && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
+    return !is_known || whole.l_type != F_UNLCK;
+  }
+
+auto LeaseSilence::look(const LeaseFile& file) -> bool {
+    const Deadline in_time = Deadline::after(times_.beat);
+    const auto sign = file.last_sign();
+    const bool is_new = sign && last_ && *sign != *last_;
+    const bool counts = sign && last_ && !in_time.expired();
+    if (is_new) {
+      looks_left_ = times_.patience / times_.beat;
+    } else if (counts && looks_left_ > 0) {
+      --looks_left_;
+    }
+    if (sign) last_ = sign;
+    return is_new;
+  }
+
+auto LeaseHolderWatch::is_over(const LeaseFile& file, const LeaseContent& now) -> bool {
+    if (now.has_ended) return now.is_left;
+    if (Deadline::Clock::now() >= next_look_) {
+      next_look_ = Deadline::Clock::now() + times_.beat;
+      silence_.look(file);
+    }
+    if (silence_.is_over()) return true;
+    return !now.is_elsewhere(own_boot_) && (now.is_locked ? !file.is_locked() : now.has_died());
+  }
+
+auto Patience::is_over(int rank, Time now) -> bool {
+    if (rank != rank_) since_ = now;
+    rank_ = rank;
+    constexpr std::chrono::seconds most{5};
+    return rank >= 0 && now - since_ > most;
   }
 
 Heartbeat::Heartbeat(std::function<void()> beat, std::chrono::nanoseconds interval) : beat_(std::move(beat)), interval_(interval) {
@@ -11904,23 +11693,67 @@ auto Heartbeat::run() -> void {
     }
   }
 
+auto PreemptionNotice::is_announced_by(int signal) const -> bool {
+    return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
+  }
+
+auto PreemptionNotice::interval() const noexcept -> std::chrono::nanoseconds {
+    return config_.file.empty() ? std::chrono::nanoseconds{std::chrono::hours{1}} : look_interval;
+  }
+
+auto PreemptionNotice::take_file() -> bool {
+    if (config_.file.empty() || is_file_taken_) return false;
+    if (!lookout_) look();
+    is_file_taken_ = is_file_there_.load(std::memory_order_relaxed);
+    return is_file_taken_;
+  }
+
+auto PreemptionNotice::look_out() -> std::string {
+    if (config_.file.empty() || lookout_) return {};
+    try {
+      lookout_ = std::make_unique<Heartbeat>([this] { look(); }, look_interval);
+      lookout_->beat_now(Deadline::after(std::chrono::nanoseconds{0}));
+      return {};
+    } catch (const std::system_error& error) {
+      return compose("{} is looked for between other work, which waits where its storage does not answer: {}",
+                     config_.file.string(), error.what());
+    }
+  }
+
+auto PreemptionNotice::look() -> void {
+    std::error_code ignored;
+    if (std::filesystem::exists(config_.file, ignored)) is_file_there_.store(true, std::memory_order_relaxed);
+  }
+
 RunLease::RunLease(const std::filesystem::path& run, const LeaseTimes& times,
-                    std::shared_ptr<Files> files) : path_(run / "lease.json"), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{files_->open(path_, O_RDWR | O_CREAT)};
+                    std::shared_ptr<Files> files) : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+    file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
-    const Content before = read_or_refuse();
-    const bool may_live = !before.has_ended && (is_elsewhere(before) || (!before.is_locked && !has_died(before)));
+    const LeaseContent before = read_or_refuse();
+    const bool may_live =
+        !before.has_ended && (before.is_elsewhere(own_.boot) || (!before.is_locked && !before.has_died()));
     const bool is_watched = !own_.is_locked || may_live;
     if (is_watched) watch(before);
-    own_.generation = generation_before(before) + 1;
-    own_.id = unique_name();
-    own_.host = host_name();
-    own_.since = time_text(std::time(nullptr));
-    own_.pid = ::getpid();
-    write();
+    write_as_next(before);
     if (is_watched) yield_to_others();
+  }
+
+RunLease::RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times,
+           std::shared_ptr<Files> files) : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+    file_ = Descriptor{files_->open(path(), O_RDWR)};
+    if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
+    own_.boot = boot_id();
+    own_.is_locked = try_lock();
+    const LeaseContent before = read_or_refuse();
+    if (before.lease != from.lease) throw_in_use(before, " and was faster to take it over");
+    // Then those of this host are kept out by the lock, and others still wait for a silence.
+    const bool is_by_lock = !is_silent && before.is_locked && !before.has_ended && !before.is_elsewhere(own_.boot);
+    if (is_by_lock && !own_.is_locked) throw_in_use(before, ", and another process takes it over");
+    write_as_next(before);
+    if (files_->sync(file_.get()) != 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
+    if (!is_by_lock) yield_to_others();
   }
 
 RunLease::~RunLease() {
@@ -11934,8 +11767,8 @@ RunLease::~RunLease() {
   }
 
 auto RunLease::is_held() const -> bool {
-    const auto now = read();
-    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path_.string(), explain_errno(errno))};
+    const auto now = lease_file_.read();
+    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path().string(), explain_errno(errno))};
     return is_own(*now);
   }
 
@@ -11962,8 +11795,16 @@ auto RunLease::keep_alive() -> std::string {
       return {};
     } catch (const std::system_error& error) {
       return compose("no signs of life are given in {}, so a program on another host may take the run over: {}",
-                     path_.string(), error.what());
+                     path().string(), error.what());
     }
+  }
+
+auto RunLease::write_as_next(const LeaseContent& before) -> void {
+    own_.lease = {.generation = generation_before(before) + 1, .id = unique_name()};
+    own_.host = host_name();
+    own_.since = time_text(std::time(nullptr));
+    own_.pid = ::getpid();
+    write();
   }
 
 auto RunLease::Sight::now() -> Time {
@@ -11990,123 +11831,89 @@ auto RunLease::Sight::age() const -> std::optional<Time> {
 
 auto RunLease::look() -> bool {
     const auto begun_at = Sight::now();
-    const auto holder = read();
+    const auto holder = lease_file_.read();
     const bool may_be_own = !holder || is_own(*holder);
     // A file that was removed or damaged says nothing of it.
-    const bool is_taken = !may_be_own && holder->generation >= own_.generation;
+    const bool is_taken = !may_be_own && holder->lease.generation >= own_.lease.generation;
     sight_->set(is_taken ? taker_text(*holder) : std::string{}, begun_at);
     return may_be_own;
   }
 
-auto RunLease::taker_text(const Content& taker) const -> std::string {
+auto RunLease::taker_text(const LeaseContent& taker) const -> std::string {
     return compose(
         "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
         "with its storage: this one writes nothing more there",
-        taker.pid, taker.host, path_.parent_path().string(), taker.since);
+        taker.pid, taker.host, run().string(), taker.since);
   }
 
-auto RunLease::generation_before(const Content& before) const -> std::uint64_t {
-    if (before.generation != 0) return before.generation;
+auto RunLease::generation_before(const LeaseContent& before) const -> std::uint64_t {
+    if (before.lease.generation != 0) return before.lease.generation;
     try {
-      return CheckpointFolder{path_.parent_path() / "checkpoints"}.last_generation();
+      return CheckpointFolder{run() / "checkpoints"}.last_generation();
     } catch (const Error& error) {
       refuse(compose("says nothing of who had the run before, nor can it be told otherwise: {}", error.what()));
     }
   }
 
-auto RunLease::has_died(const Content& holder) -> bool {
-    const bool is_here = holder.host == host_name() && holder.pid > 0;
-    return is_here && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
-  }
-
-auto RunLease::take_lock() const -> bool {
+auto RunLease::try_lock() const -> bool {
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
+    return ::fcntl(file_.get(), F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES);
+  }
+
+auto RunLease::take_lock() const -> bool {
     const Deadline deadline = Deadline::after(times_.lock);
-    while (::fcntl(file_.get(), F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
-      const Content holder = read_or_refuse();
-      if (is_elsewhere(holder)) return false;
-      if (!holder.is_locked && (holder.has_ended || has_died(holder))) return false;
-      const bool is_soon_free = has_died(holder) || holder.boot.empty();
+    while (!try_lock()) {
+      const LeaseContent holder = read_or_refuse();
+      if (holder.is_elsewhere(own_.boot)) return false;
+      if (!holder.is_locked && (holder.has_ended || holder.has_died())) return false;
+      const bool is_soon_free = holder.has_died() || holder.boot.empty();
       if (!is_soon_free || deadline.expired()) throw_in_use(holder, "");
       std::this_thread::sleep_for(std::chrono::milliseconds{5});
     }
     return true;
   }
 
-auto RunLease::watch(const Content& holder) -> void {
-    const auto first = last_sign();
+auto RunLease::watch(const LeaseContent& holder) -> void {
+    LeaseSilence silence{times_};
     const Deadline deadline = Deadline::after(10 * times_.patience);
-    for (auto looks = times_.patience / times_.beat; looks > 0;) {
+    for (silence.look(lease_file_); !silence.is_over();) {
       std::this_thread::sleep_for(times_.beat);
-      const Deadline in_time = Deadline::after(times_.beat);
-      const auto sign = last_sign();
-      if (first && sign && sign != first) throw_in_use(read_or_refuse(), " and gives signs of life");
-      if (first && sign && !in_time.expired()) --looks;
+      if (silence.look(lease_file_)) throw_in_use(read_or_refuse(), " and gives signs of life");
       if (deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
     }
     takeover_ = compose(
         "the run in {} is taken over: process {} on {} had it since {}, has not ended in order, and "
         "has given no sign of life for {}",
-        path_.parent_path().string(), holder.pid, holder.host, holder.since,
-        Deadline::after(times_.patience).budget_text());
+        run().string(), holder.pid, holder.host, holder.since, Deadline::after(times_.patience).budget_text());
   }
 
 auto RunLease::yield_to_others() const -> void {
     std::this_thread::sleep_for(times_.beat);
-    const Content now = read_or_refuse();
+    const LeaseContent now = read_or_refuse();
     if (!is_own(now)) throw_in_use(now, " and was faster to take it over");
   }
 
-auto RunLease::last_sign() const -> std::optional<std::pair<std::int64_t, std::int64_t>> {
-    const Descriptor file{files_->open(path_, O_RDONLY)};
-    struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
-    return std::pair<std::int64_t, std::int64_t>{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
-  }
-
-auto RunLease::throw_in_use(const Content& holder, std::string_view sign) const -> void {
+auto RunLease::throw_in_use(const LeaseContent& holder, std::string_view sign) const -> void {
     throw ConfigError{
         compose("the run in {} is in use: process {} on {} has had it since {}{}; wait for its end, or end it, or "
                 "choose another RunConfig::name",
-                path_.parent_path().string(), holder.pid, holder.host, holder.since, sign)};
+                run().string(), holder.pid, holder.host, holder.since, sign)};
   }
 
-auto RunLease::read() const -> std::optional<Content> {
-    const Descriptor file{files_->open(path_, O_RDONLY)};
-    if (!file.is_open() && errno != ENOENT) return std::nullopt;
-    char text[size];
-    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
-    if (got < 0) return std::nullopt;
-    Content content;
-    try {
-      const Json json = parse_json({text, static_cast<std::size_t>(got)});
-      content.generation = json.at("generation").as<std::uint64_t>();
-      content.id = json.at("id").text();
-      content.host = json.at("host").text();
-      content.since = json.at("since").text();
-      content.pid = json.at("pid").as<std::int64_t>();
-      content.boot = json.at("boot").text();
-      content.has_ended = json.at("has_ended").boolean();
-      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
-    } catch (const std::exception&) {  // half written by one that has died: as good as none
-    }
-    return content;
-  }
-
-auto RunLease::read_or_refuse() const -> Content {
-    const auto content = read();
+auto RunLease::read_or_refuse() const -> LeaseContent {
+    const auto content = lease_file_.read();
     if (!content) refuse(compose("cannot be read: {}", explain_errno(errno)));
     return *content;
   }
 
 auto RunLease::write() const -> void {
     JsonObject object;
-    object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
+    object.add("generation", own_.lease.generation).add("id", own_.lease.id).add("host", own_.host);
     object.add("since", own_.since).add("pid", own_.pid).add("boot", own_.boot).add("has_ended", own_.has_ended);
-    std::string text = object.add("locked", own_.is_locked).text();
-    text.resize(size - 1, ' ');
+    std::string text = object.add("left", own_.is_left).add("locked", own_.is_locked).text();
+    text.resize(LeaseFile::size - 1, ' ');
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
     const auto bytes = std::as_bytes(std::span{text});
@@ -12118,7 +11925,7 @@ auto RunLease::write() const -> void {
 auto RunLease::refuse(const std::string& why) const -> void {
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": {} {}; choose a folder that you can write to and that has room",
-                path_.parent_path().parent_path().string(), path_.string(), why)};
+                run().parent_path().string(), path().string(), why)};
   }
 
 RunLease take_lease(const RunPlace& place) {
@@ -12129,6 +11936,407 @@ RunLease take_lease(const RunPlace& place) {
     throw;
   }
 }
+
+auto LeaderPosting::write(const std::filesystem::path& run,
+                                  std::shared_ptr<Files> files) const -> std::string {
+    JsonObject object;
+    object.add("generation", lease.generation).add("id", lease.id).add("process", place.process);
+    object.add("host", place.host).add("port", place.port);
+    return RunDirectory{run, 0, std::move(files)}.write_object(leader_file_name, object, true);
+  }
+
+auto LeaderPosting::read(const std::filesystem::path& run) -> std::optional<LeaderPosting> {
+    try {
+      Files files;
+      const Descriptor directory{files.open_directory(run)};
+      const Json json = parse_json(text_of_file(run / leader_file_name));
+      LeaderPosting posting{.lease = {json.at("generation").as<std::uint64_t>(), std::string{json.at("id").text()}},
+                            .place = {.process = json.at("process").as<int>(),
+                                      .host = std::string{json.at("host").text()},
+                                      .port = json.at("port").as<int>()}};
+      posting.place.generation = posting.lease.generation;
+      return posting;
+    } catch (const std::exception&) {  // there is none, or it is damaged
+      return std::nullopt;
+    }
+  }
+
+std::optional<LeaderPlace> chosen_leader(const RunConfig& config) {
+  if (config.name.empty()) return std::nullopt;
+  const std::filesystem::path run = config.storage_path / config.name;
+  const auto posting = LeaderPosting::read(run);
+  const auto holder = posting ? LeaseFile{run / "lease.json"}.read() : std::nullopt;
+  if (!holder || holder->has_ended || holder->lease != posting->lease) return std::nullopt;
+  return posting->place;
+}
+
+auto WriteOrder::encode() const -> std::vector<std::byte> {
+    WireWriter writer;
+    writer.put_text(run);
+    writer.put_text(directory);
+    for (const SavedPart& part : parts) {
+      writer.put_text(part.name);
+      writer.put(part.rank);
+      writer.put(part.slot);
+      writer.put(part.offset);
+      writer.put(part.size);
+    }
+    return writer.bytes();
+  }
+
+auto WriteOrder::decode(std::span<const std::byte> bytes) -> WriteOrder {
+    WireReader reader{bytes};
+    WriteOrder order{.run = reader.take_text()};
+    order.directory = reader.take_text();
+    while (!reader.is_empty()) {
+      SavedPart part{.name = reader.take_text()};
+      part.rank = reader.take<std::int32_t>();
+      part.slot = reader.take<std::int32_t>();
+      part.offset = reader.take<std::uint64_t>();
+      part.size = reader.take<std::uint64_t>();
+      order.parts.push_back(std::move(part));
+    }
+    return order;
+  }
+
+auto WriteAnswer::encode() const -> std::vector<std::byte> {
+    WireWriter writer;
+    writer.put(static_cast<std::uint8_t>(sees_directory));
+    for (const ManifestFile& file : files) {
+      writer.put_text(file.name);
+      writer.put(file.size);
+      writer.put(file.crc32c);
+    }
+    return writer.bytes();
+  }
+
+auto WriteAnswer::decode(std::span<const std::byte> bytes) -> WriteAnswer {
+    WireReader reader{bytes};
+    WriteAnswer answer{.sees_directory = reader.take<std::uint8_t>() != 0};
+    while (!reader.is_empty()) {
+      ManifestFile file{.name = reader.take_text()};
+      file.size = reader.take<std::uint64_t>();
+      file.crc32c = reader.take<std::uint32_t>();
+      answer.files.push_back(std::move(file));
+    }
+    return answer;
+  }
+
+bool sees_directory(Files& files, const WriteOrder& order, std::chrono::nanoseconds patience) {
+  const std::filesystem::path directory = order.directory;
+  const Deadline deadline = Deadline::after(patience);
+  while (true) {
+    bool is_there = false;
+    for (const auto& path : {std::filesystem::path{order.run}, directory.parent_path(), directory}) {
+      const int fd = uninterrupted([&] { return files.open_directory(path); });
+      is_there = fd >= 0;
+      if (is_there) files.close(fd);
+    }
+    if (is_there || deadline.expired()) return is_there;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  }
+}
+
+RequestHandler part_writer(std::shared_ptr<Files> files,
+                                                std::chrono::nanoseconds patience) {
+  return [files = std::move(files), patience](std::span<const std::byte> request, const SnapshotReader& snapshot) {
+    const WriteOrder order = WriteOrder::decode(request);
+    WriteAnswer answer{.sees_directory = sees_directory(*files, order, patience)};
+    if (!answer.sees_directory) return answer.encode();
+    PartFiles written{*files, order.directory};
+    for (const SavedPart& part : order.parts) {
+      const auto read = [&snapshot, &part](std::size_t begin, std::size_t size) {
+        return snapshot(part.rank, part.slot, part.offset + begin, size);
+      };
+      answer.files.push_back(written.write(part.name, PartBytes{part.size, read}));
+    }
+    written.seal();
+    return answer.encode();
+  };
+}
+
+auto LeftOut::begin_checkpoint(int attempt) -> void {
+    if (std::exchange(attempt_, attempt) != attempt) asked_with_.clear();
+    ++checkpoint_;
+  }
+
+auto LeftOut::contains(int process) const -> bool {
+    const auto found = asked_with_.find(process);
+    return found != asked_with_.end() && checkpoint_ < found->second;
+  }
+
+auto LeftOut::add_blind(int process) -> bool {
+    asked_with_[process] = checkpoint_ + retry_interval;
+    return was_blind_.insert(process).second;
+  }
+
+FollowerParts::FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts, LeftOut& left_out) : group_(&group), run_(std::move(run)), left_out_(&left_out) {
+    for (const SavedPart& part : parts) {
+      const int process = group.process_of(part.rank);
+      if (process != 0 && !left_out.contains(process)) parts_[process].push_back(part);
+    }
+  }
+
+auto FollowerParts::begin(const std::filesystem::path& directory) -> std::set<std::string> {
+    std::set<std::string> names;
+    for (const auto& [process, parts] : parts_) {
+      for (const SavedPart& part : parts) names.insert(part.name);
+    }
+    directory_ = directory;
+    for (const auto& [process, parts] : parts_) {
+      const WriteOrder order{.run = run_.string(), .directory = directory.string(), .parts = parts};
+      try {
+        answers_[process] = group_->send_request(process, order.encode());
+      } catch (const std::exception& error) {
+        complain(process, error.what());
+      }
+    }
+    return names;
+  }
+
+auto FollowerParts::finish() -> std::vector<ManifestFile> {
+    std::vector<ManifestFile> all;
+    std::vector<std::string> late;  // who may write yet
+    for (const auto& [process, await] : std::exchange(answers_, {})) {
+      if (!await) continue;
+      try {
+        WriteAnswer answer = WriteAnswer::decode(await());
+        if (!answer.sees_directory && left_out_->add_blind(process)) tell_of_blind(process);
+        std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
+      } catch (const LateAnswerError& error) {
+        left_out_->add_for_attempt(process);
+        late.push_back(compose("process {} does not come to an end of writing its part ({})", process, error.what()));
+      } catch (const std::exception& error) {
+        complain(process, error.what());
+      }
+    }
+    if (late.empty()) return all;
+    throw Error{
+        compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and the "
+                "process that leads takes the parts of later ones over the network until the workers are started again",
+                directory_.string(), joined(late, "; "))};
+  }
+
+auto FollowerParts::complain(int process, std::string_view why) -> void {
+    left_out_->add_for_attempt(process);
+    complaints_.push_back(
+        compose("the process that leads has written the part of a checkpoint that process {} could not write: {}",
+                process, why));
+  }
+
+auto FollowerParts::tell_of_blind(int process) -> void {
+    complaints_.push_back(compose(
+        "process {} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
+        "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
+        process, run_.string(), LeftOut::retry_interval));
+  }
+
+auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_progressed) -> Verdict {
+    if (is_resize(failure)) return {.restarts = true};
+    if (has_progressed && config_.renew_after_progress) counts_.failures = 0;
+    counts_.at_step = counts_.in_all++ > 0 && step == counts_.last_step ? counts_.at_step + 1 : 1;
+    counts_.last_step = step;
+    counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
+    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
+    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
+      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
+    }
+    if (counts_.at_step >= config_.max_failures_at_same_step) {
+      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
+                                "cause (FailureConfig::max_failures_at_same_step)",
+                                counts_.at_step, step)};
+    }
+    if (config_.max_failures > 0 && counts_.failures >= config_.max_failures) {
+      return {.reason =
+                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
+    }
+    ++counts_.failures;
+    return {.restarts = true, .delay = delay()};
+  }
+
+auto FailureBudget::delay() const -> std::chrono::nanoseconds {
+    std::chrono::nanoseconds delay = config_.backoff;
+    for (int at = 1; at < counts_.in_a_row && delay < config_.max_backoff; ++at) delay *= 2;
+    return std::min(delay, config_.max_backoff);
+  }
+
+void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts) {
+  writer.put(static_cast<std::uint32_t>(attempts.size()));
+  for (const Attempt& attempt : attempts) {
+    writer.put_text(attempt.error);
+    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
+    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
+    writer.put(attempt.seconds);
+    writer.put(static_cast<std::int32_t>(attempt.world_size));
+  }
+}
+
+std::vector<Attempt> take_attempts(WireReader& reader) {
+  std::vector<Attempt> attempts;
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t at = 0; at < count; ++at) {
+    Attempt attempt{.error = reader.take_text()};
+    attempt.failed_rank = reader.take<std::int32_t>();
+    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
+      *step = reader.take<std::uint64_t>();
+    }
+    attempt.seconds = reader.take<double>();
+    attempt.world_size = reader.take<std::int32_t>();
+    attempts.push_back(std::move(attempt));
+  }
+  return attempts;
+}
+
+auto RunLedger::encode() const -> std::string {
+    WireWriter writer;
+    writer.put(attempt);
+    writer.put(begin_step);
+    writer.put(world_size);
+    writer.put(failures);
+    put_attempts(writer, attempts);
+    return writer.text();
+  }
+
+auto RunLedger::decode(std::string_view text) -> RunLedger {
+    WireReader reader{text};
+    RunLedger ledger{.attempt = reader.take<std::int32_t>()};
+    ledger.begin_step = reader.take<std::uint64_t>();
+    ledger.world_size = reader.take<std::int32_t>();
+    ledger.failures = reader.take<FailureBudget::Counts>();
+    ledger.attempts = take_attempts(reader);
+    return ledger;
+  }
+
+CheckpointWriter::~CheckpointWriter() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+auto CheckpointWriter::submit(SaveJob job) -> void {
+    const std::lock_guard lock{mutex_};
+    if (!thread_.joinable()) start();
+    jobs_.push_back(std::move(job));
+    changed_.notify_all();
+  }
+
+auto CheckpointWriter::note_failure(Manifest manifest, std::string error) -> void {
+    const std::lock_guard lock{mutex_};
+    outcomes_.push_back({.manifest = std::move(manifest), .error = std::move(error)});
+  }
+
+auto CheckpointWriter::holds_last() -> bool {
+    const std::lock_guard lock{mutex_};
+    return !jobs_.empty() || holds_job_;
+  }
+
+auto CheckpointWriter::drain(const Deadline& deadline) -> bool {
+    std::unique_lock lock{mutex_};
+    return changed_.wait_for(lock, deadline.remaining(), [this] { return jobs_.empty() && !is_writing_; });
+  }
+
+auto CheckpointWriter::take_outcomes() -> std::vector<SaveOutcome> {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(outcomes_, {});
+  }
+
+auto CheckpointWriter::start() -> void {
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    thread_ = std::thread{[this] { run(); }};
+  }
+
+auto CheckpointWriter::run() -> void {
+    std::unique_lock lock{mutex_};
+    while (true) {
+      changed_.wait(lock, [this] { return is_ending_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      SaveJob job = std::move(jobs_.front());
+      jobs_.pop_front();
+      is_writing_ = holds_job_ = true;
+      lock.unlock();
+      SaveOutcome outcome = write(job);
+      lock.lock();
+      outcomes_.push_back(std::move(outcome));
+      is_writing_ = false;
+      changed_.notify_all();
+    }
+  }
+
+auto CheckpointWriter::write(const SaveJob& job) -> SaveOutcome {
+    SaveOutcome outcome{.manifest = job.manifest};
+    std::vector<std::string> losses;
+    left_out_.begin_checkpoint(job.manifest.attempt);
+    std::optional<FollowerParts> others;
+    try {
+      make_reports_durable(losses);
+      make_run_durable();
+      others.emplace(*group_, run_, job.parts, left_out_);
+      outcome.path = folder_.commit(job.manifest, parts_of(job), &*others);
+    } catch (const std::exception& error) {
+      outcome.error = error.what();
+    }
+    if (others) losses.insert(losses.end(), others->complaints().begin(), others->complaints().end());
+    {
+      const std::lock_guard lock{mutex_};
+      holds_job_ = false;  // before a worker may write to it again
+    }
+    for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
+    if (outcome.path.empty()) {  // what was lost besides is not told by the next attempt again
+      losses.insert(losses.begin(), std::move(outcome.error));
+      outcome.error = joined(losses, "; ");
+      return outcome;
+    }
+    try {
+      folder_.retain(retention_);
+    } catch (const std::exception& error) {
+      losses.emplace_back(error.what());
+    }
+    outcome.error = joined(losses, "; ");
+    return outcome;
+  }
+
+auto CheckpointWriter::make_reports_durable(std::vector<std::string>& losses) -> void {
+    const auto path = run_ / "metrics.jsonl";
+    if (!std::filesystem::exists(path)) return;
+    try {
+      sync_file(path, &Files::sync_data);
+      if (!has_reports_) sync_directory(*files_, run_);
+      has_reports_ = true;
+    } catch (const Error& error) {
+      losses.push_back(compose("a power cut may take reports away that a checkpoint has counted: {}", error.what()));
+    }
+  }
+
+auto CheckpointWriter::parts_of(const SaveJob& job) const -> std::vector<CheckpointFolder::Part> {
+    std::vector<CheckpointFolder::Part> parts;
+    for (const SavedPart& part : job.parts) {
+      const auto read = [group = group_, &part](std::size_t begin, std::size_t size) {
+        return group->snapshot(part.rank, part.slot, part.offset + begin, size);
+      };
+      parts.push_back({.name = part.name, .bytes = {part.size, read}});
+    }
+    return parts;
+  }
+
+auto CheckpointWriter::make_run_durable() -> void {
+    if (is_run_durable_) return;
+    sync_file(run_ / "run.json", &Files::sync);
+    const auto lease = run_ / "lease.json";  // has the generation of what follows
+    if (std::filesystem::exists(lease)) sync_file(lease, &Files::sync);
+    sync_directory(*files_, run_);
+    sync_directory(*files_, run_.parent_path());
+    sync_directory(*files_, run_.parent_path().parent_path());
+    is_run_durable_ = true;
+  }
+
+auto CheckpointWriter::sync_file(const std::filesystem::path& path, int (Files::*sync)(int)) -> void {
+    const Descriptor file{files_->open(path, O_RDONLY)};
+    if (file.is_open() && uninterrupted([&] { return ((*files_).*sync)(file.get()); }) == 0) return;
+    throw Error{compose("{} cannot be made durable: {}", path.string(), explain_errno(errno))};
+  }
 
 JsonObject& add_attempt(JsonObject& object, const Attempt& attempt) {
   object.add("error", attempt.error).add("failed_rank", attempt.failed_rank).add("begin_step", attempt.begin_step);
@@ -12220,12 +12428,18 @@ auto RunLog::tell_of_beginning_anew(const std::string& lost) -> void {
     warn(compose("the run begins at the beginning, for {} and all other checkpoints of it are gone", lost));
   }
 
-auto RunLog::tell_of_restart(int attempt, const Attempt& failed, const std::string& from, std::uint64_t begin_step) -> void {
+auto RunLog::tell_of_restart(int attempt, const Attempt& failed, const std::string& checkpoint, std::uint64_t begin_step) -> void {
+    const std::string from = checkpoint.empty() ? "the beginning" : checkpoint;
     JsonObject event = begin_event("restart");
     event.add("attempt", attempt).add("error", failed.error).add("from", from).add("lost_steps", failed.lost_steps);
     write(event);
     print(compose("{}; all workers are started again, from {} (step {}; {} steps are lost)", failed.error, from,
                   begin_step, failed.lost_steps));
+  }
+
+auto RunLog::tell_of_leader(const std::string& why, std::size_t num_attempts) -> void {
+    num_attempts_told_ = num_attempts;
+    write(begin_event("leader_lost").add("error", why).add("leads", host_name()).add("pid", ::getpid()));
   }
 
 auto RunLog::tell_of(const std::vector<Attempt>& attempts) -> void {
@@ -12265,6 +12479,40 @@ auto RunLog::tell_of_resize(const Resize& resize) -> void {
     write(event);
     print(compose("the run goes on with {} workers instead of {}, from step {}", resize.to, resize.from, resize.step));
   }
+
+auto Inheritance::attempts(std::uint64_t next_step) const -> std::vector<Attempt> {
+    std::vector<Attempt> all = ledger.attempts;
+    const std::uint64_t end = std::max({end_step, ledger.begin_step, next_step});
+    all.push_back({.error = why,
+                   .begin_step = ledger.begin_step,
+                   .end_step = end,
+                   .lost_steps = end - next_step,
+                   .seconds = seconds,
+                   .world_size = ledger.world_size});
+    return all;
+  }
+
+std::string text_of_succession(const LostLead& lost, std::string_view why) {
+  return compose("process {}, which led the run, is lost ({}); process {} on {} leads now", lost.process, why,
+                 lost.own_process, host_name());
+}
+
+Inheritance inherit(const LostLead& lost, std::string why, Deadline::Clock::time_point called_at) {
+  return {.ledger = lost.note.empty() ? RunLedger{} : RunLedger::decode(lost.note),
+          .why = std::move(why),
+          .seconds = std::chrono::duration<double>(Deadline::Clock::now() - called_at).count(),
+          .end_step = lost.num_steps};
+}
+
+void take_over(const Inheritance& inherited, std::uint64_t begin_step, Briefing& briefing, FailureBudget& budget,
+                      std::vector<Attempt>& attempts, RunLog& log) {
+  briefing.attempt = inherited.ledger.attempt + 1;
+  budget.go_on_from(inherited.ledger.failures);
+  attempts = inherited.attempts(begin_step);
+  log.tell_of_leader(inherited.why, inherited.ledger.attempts.size());
+  log.tell_of(attempts);
+  log.tell_of_restart(briefing.attempt, attempts.back(), briefing.checkpoint, begin_step);
+}
 
 auto SaveBook::take() -> std::optional<std::vector<SavedMessage>> {
     for (const auto& queue : saves_) {
@@ -12576,35 +12824,6 @@ ProgressState progress_of(const WorkerGroup& group, int num_workers, int num_ali
   return state;
 }
 
-auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_progressed) -> Verdict {
-    if (is_resize(failure)) return {.restarts = true};
-    if (has_progressed && config_.renew_after_progress) num_failures_ = 0;
-    num_at_step_ = num_failures_in_all_++ > 0 && step == last_step_ ? num_at_step_ + 1 : 1;
-    last_step_ = step;
-    num_in_a_row_ = has_progressed ? 1 : num_in_a_row_ + 1;
-    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
-    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
-      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
-    }
-    if (num_at_step_ >= config_.max_failures_at_same_step) {
-      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
-                                "cause (FailureConfig::max_failures_at_same_step)",
-                                num_at_step_, step)};
-    }
-    if (config_.max_failures > 0 && num_failures_ >= config_.max_failures) {
-      return {.reason =
-                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
-    }
-    ++num_failures_;
-    return {.restarts = true, .delay = delay()};
-  }
-
-auto FailureBudget::delay() const -> std::chrono::nanoseconds {
-    std::chrono::nanoseconds delay = config_.backoff;
-    for (int at = 1; at < num_in_a_row_ && delay < config_.max_backoff; ++at) delay *= 2;
-    return std::min(delay, config_.max_backoff);
-  }
-
 auto Farewell::begin(bool is_preempted, int num_saved, Time now) noexcept -> void {
     is_preempted_ = is_preempted;
     num_saved_before_ = num_saved;
@@ -12615,45 +12834,6 @@ auto Farewell::text(int num_saved) const -> std::string {
     return num_saved > num_saved_before_
                ? "its state was saved first, and a run of the same name goes on from there"
                : "nothing newer was at hand, and a run of the same name goes on from its newest checkpoint";
-  }
-
-auto Patience::is_over(int rank, Time now) -> bool {
-    if (rank != rank_) since_ = now;
-    rank_ = rank;
-    constexpr std::chrono::seconds most{5};
-    return rank >= 0 && now - since_ > most;
-  }
-
-auto PreemptionNotice::is_announced_by(int signal) const -> bool {
-    return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
-  }
-
-auto PreemptionNotice::interval() const noexcept -> std::chrono::nanoseconds {
-    return config_.file.empty() ? std::chrono::nanoseconds{std::chrono::hours{1}} : look_interval;
-  }
-
-auto PreemptionNotice::take_file() -> bool {
-    if (config_.file.empty() || is_file_taken_) return false;
-    if (!lookout_) look();
-    is_file_taken_ = is_file_there_.load(std::memory_order_relaxed);
-    return is_file_taken_;
-  }
-
-auto PreemptionNotice::look_out() -> std::string {
-    if (config_.file.empty() || lookout_) return {};
-    try {
-      lookout_ = std::make_unique<Heartbeat>([this] { look(); }, look_interval);
-      lookout_->beat_now(Deadline::after(std::chrono::nanoseconds{0}));
-      return {};
-    } catch (const std::system_error& error) {
-      return compose("{} is looked for between other work, which waits where its storage does not answer: {}",
-                     config_.file.string(), error.what());
-    }
-  }
-
-auto PreemptionNotice::look() -> void {
-    std::error_code ignored;
-    if (std::filesystem::exists(config_.file, ignored)) is_file_there_.store(true, std::memory_order_relaxed);
   }
 
 auto FirstStart::take_signals() -> std::vector<int> {
@@ -12798,9 +12978,11 @@ auto Supervision::run(const Start& start, const Renew& renew) -> Result {
     look_out();
     if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
+    if (leadership_.inherited) take_over(*leadership_.inherited, begin_step_, briefing_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
+      if (leadership_.inherited) tell_of_resize(leadership_.inherited->ledger.world_size);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
@@ -12827,6 +13009,7 @@ auto Supervision::rest() -> void {
 
 auto Supervision::start_group(const Start& start) -> void {
     controller_.begin(Clock::now());
+    leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
     FirstStart first{budget_, notice_, log_, attempts_};
     const GroupPlan plan{.num_workers = info_.world_size,
                          .silence_limit = config_.silence_limit,
@@ -12944,8 +13127,7 @@ auto Supervision::restarts(const Renew& renew) -> bool {
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
         log_.tell_of(attempts_);
-        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(),
-                             briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
+        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(), briefing_.checkpoint, begin_step_);
       }
       if (!pause(*delay) || !find_room()) return false;
       if (start_again(renew)) {
@@ -12982,7 +13164,7 @@ auto Supervision::find_room() -> bool {
   }
 
 auto Supervision::tell_of_resize(int former) -> void {
-    if (info_.world_size == former) return;
+    if (info_.world_size == former || former == 0) return;
     const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
     log_.tell_of_resize(resize);
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
@@ -13043,6 +13225,7 @@ auto Supervision::start_again(const Renew& renew) -> bool {
     while (true) {
       renew(info_.world_size);
       begin_attempt();
+      leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
       try {
         group_->restart(info_.world_size, encode_briefing(briefing_));
         return true;
@@ -13237,6 +13420,7 @@ auto Supervision::finish() -> Result {
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
       if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
+      if (failure->is_host) lease_.leave_to_others();
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = ranks_.take_step_times();
@@ -13252,20 +13436,24 @@ auto Supervision::finish() -> Result {
     return Result{std::move(fields)};
   }
 
-std::string encode_begin(const RunInfo& info) {
+std::string encode_begin(const BegunRun& run) {
   WireWriter writer;
   writer.put(Told::begin);
-  writer.put_text(info.name);
-  writer.put_text(info.path.string());
+  writer.put_text(run.name);
+  writer.put_text(run.path.string());
+  writer.put(run.lease.generation);
+  writer.put_text(run.lease.id);
   return writer.text();
 }
 
-std::optional<RunInfo> decode_begin(std::string_view text) {
+std::optional<BegunRun> decode_begin(std::string_view text) {
   WireReader reader{text};
   if (reader.take<Told>() != Told::begin) return std::nullopt;
-  RunInfo info{.name = reader.take_text()};
-  info.path = reader.take_text();
-  return info;
+  BegunRun run{.name = reader.take_text()};
+  run.path = reader.take_text();
+  run.lease.generation = reader.take<std::uint64_t>();
+  run.lease.id = reader.take_text();
+  return run;
 }
 
 std::string encode_refusal(Told kind, std::string_view why) {
@@ -13288,13 +13476,7 @@ std::string encode_result(const Result& result) {
   writer.put(result.timings());
   put_all(writer, result.warnings(), [&](const std::string& text) { writer.put_text(text); });
   put_all(writer, result.step_times_by_rank(), [&](const StepTimes& times) { writer.put(times); });
-  put_all(writer, result.attempts(), [&](const Attempt& attempt) {
-    writer.put_text(attempt.error);
-    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
-    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
-    writer.put(attempt.seconds);
-    writer.put(static_cast<std::int32_t>(attempt.world_size));
-  });
+  put_attempts(writer, result.attempts());
   writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
   if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
   put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
@@ -13326,16 +13508,7 @@ Result decode_result(WireReader& reader) {
   fields.timings = reader.take<Timings>();
   take_all(reader, [&] { fields.warnings.push_back(reader.take_text()); });
   take_all(reader, [&] { fields.step_times_by_rank.push_back(reader.take<StepTimes>()); });
-  take_all(reader, [&] {
-    Attempt attempt{.error = reader.take_text()};
-    attempt.failed_rank = reader.take<std::int32_t>();
-    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
-      *step = reader.take<std::uint64_t>();
-    }
-    attempt.seconds = reader.take<double>();
-    attempt.world_size = reader.take<std::int32_t>();
-    fields.attempts.push_back(std::move(attempt));
-  });
+  fields.attempts = take_attempts(reader);
   if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields, &Checkpoint::open);
   take_all(reader, [&] {
     if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
@@ -17383,6 +17556,7 @@ auto StartOrder::encode() const -> std::vector<std::byte> {
     writer.put(layout);
     writer.put(silence_limit_ns);
     writer.put_text(briefing);
+    writer.put_text(parts);
     return writer.bytes();
   }
 
@@ -17391,6 +17565,7 @@ auto StartOrder::decode(std::span<const std::byte> bytes) -> StartOrder {
     StartOrder order{.layout = reader.take<GroupLayout>()};
     order.silence_limit_ns = reader.take<std::int64_t>();
     order.briefing = reader.take_text();
+    order.parts = reader.take_text();
     return order;
   }
 
@@ -18325,6 +18500,14 @@ auto Connector::may_try_again(const Socket& socket, short events) const -> bool 
     return (errno == EAGAIN || errno == EWOULDBLOCK) && wait_for(socket.fd(), events, deadline_);
   }
 
+auto Agent::num_steps() const -> std::uint64_t {
+    std::uint64_t most = 0;
+    for (int rank = 0; local_ && rank < num_workers_; ++rank) {
+      most = std::max(most, local_->page(rank).steps.load(std::memory_order_relaxed));
+    }
+    return most;
+  }
+
 auto Agent::run() -> std::string {
     std::optional<std::string> told;
     while (!told) {
@@ -18332,10 +18515,11 @@ auto Agent::run() -> std::string {
       show_pages();
       if (request_ && request_->is_over()) give_answer();
       while (auto frame = leader_->try_receive()) {
+        heard_at_ = Clock::now();
         carry_out(*frame, told);
         if (told) break;
       }
-      check_that_leader_listens();
+      check_that_leader_lives();
     }
     end();
     return std::move(*told);
@@ -18379,12 +18563,14 @@ auto Agent::tell_progress() -> void {
     say(News::progress, {std::as_bytes(std::span{&number, 1})});
   }
 
-auto Agent::check_that_leader_listens() -> void {
-    if (Clock::now() - listened_at_ < silence_limit_) return;
-    throw ConnectionError{ConnectionError::Cause::failed,
-                          compose("{}, which leads the run, has taken nothing for {}: it is stopped, or its host or "
-                                  "the network between is down",
-                                  leader_->peer(), Deadline::after(silence_limit_).budget_text())};
+auto Agent::check_that_leader_lives() -> void {
+    const bool listens = Clock::now() - listened_at_ < silence_limit_;
+    if (listens && (!heard_at_ || Clock::now() - *heard_at_ < silence_limit_)) return;
+    throw ConnectionError{
+        ConnectionError::Cause::failed,
+        compose("{}, which leads the run, has {} nothing for {}: it is stopped, or its host or the "
+                "network between is down",
+                leader_->peer(), listens ? "said" : "taken", Deadline::after(silence_limit_).budget_text())};
   }
 
 auto Agent::carry_out(const Frame& frame, std::optional<std::string>& told) -> void {
@@ -18400,6 +18586,11 @@ auto Agent::carry_out(const Frame& frame, std::optional<std::string>& told) -> v
         return fetch(WireReader{frame.payload}.take<FetchOrder>());
       case Order::request:
         return begin_request(frame.payload);
+      case Order::alive:
+        return;
+      case Order::note:
+        noted_ = frame.text();
+        return;
       default:
         if (local_) command(static_cast<Order>(frame.type), frame);
     }
@@ -18430,6 +18621,7 @@ auto Agent::command(Order order, const Frame& frame) -> void {
 
 auto Agent::start(const StartOrder& order) -> void {
     const std::uint32_t generation = order.layout.generation;
+    parts_ = order.parts;
     end_request();  // that the leader has given up
     try {
       // Those of a start in which another process has had no part.
@@ -18535,13 +18727,17 @@ auto Event::clear() const noexcept -> void {
     [[maybe_unused]] const auto got = ::read(fd(), &count, sizeof count);
   }
 
-AgentLines::AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
-             std::size_t chunk_bytes, std::chrono::nanoseconds answer_limit) : silence_limit_(silence_limit),
+AgentLines::AgentLines(std::vector<std::optional<SecureConnection>> connections, std::chrono::nanoseconds silence_limit,
+             const std::function<std::string(int process)>& absence, std::size_t chunk_bytes,
+             std::chrono::nanoseconds answer_limit) : silence_limit_(silence_limit),
         chunk_bytes_(chunk_bytes),
         answer_limit_(answer_limit.count() > 0
                           ? answer_limit
                           : 4 * std::min<std::chrono::nanoseconds>(silence_limit, longest_silence)) {
-    for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
+    for (auto& connection : connections) {
+      const int process = static_cast<int>(lines_.size()) + 1;
+      lines_.push_back(connection ? Line{std::move(*connection)} : Line{absence(process)});
+    }
     const BlockSignals block{deferrable_signals()};
     thread_ = std::thread{[this] { run(); }};
   }
@@ -18686,10 +18882,10 @@ auto AgentLines::run() -> void {
           Line& one = lines_[at];
           take_next(one);
           move_outgoing(one);
-          const bool has_more = one.loss.empty() && one.connection.unsent_bytes() > 0;
+          const bool has_more = one.loss.empty() && one.connection->unsent_bytes() > 0;
           is_all_sent = is_all_sent && !has_more;
-          has_received = has_received || (one.loss.empty() && one.connection.has_received());
-          watched[at] = {.fd = one.loss.empty() ? one.connection.fd() : -1,
+          has_received = has_received || (one.loss.empty() && one.connection->has_received());
+          watched[at] = {.fd = one.loss.empty() ? one.connection->fd() : -1,
                          .events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN),
                          .revents = 0};
         }
@@ -18704,31 +18900,36 @@ auto AgentLines::run() -> void {
 
 auto AgentLines::take_next(Line& one) -> void {
     if (!one.next) return;
-    one.connection = std::move(*one.next);
+    one.connection.emplace(std::move(*one.next));
     one.next.reset();
     one.last_heard = Clock::now();
   }
 
-auto AgentLines::move_outgoing(Line& one) -> void {
+auto AgentLines::move_outgoing(Line& one) const -> void {
     if (!one.loss.empty()) return;
-    for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection.post(frame.type, {frame.payload});
+    if (const auto now = Clock::now(); now >= one.next_sign) {
+      one.next_sign = now + sign_interval_;
+      one.connection->post(static_cast<std::uint8_t>(Order::alive), {});
+    }
+    for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection->post(frame.type, {frame.payload});
   }
 
 auto AgentLines::attend(std::size_t at, const pollfd& watched) -> void {
     Line& one = lines_[at];
     if (watched.fd < 0) return;
     try {
-      one.connection.flush();
-      if (watched.revents != 0 || one.connection.has_received()) {
+      one.connection->flush();
+      // That there is room for what is sent says nothing of the process.
+      if ((watched.revents & ~POLLOUT) != 0 || one.connection->has_received()) {
         one.last_heard = Clock::now();
         for (int taken = 0; taken < 64; ++taken) {  // the others are to have their turn
-          std::optional<Frame> frame = one.connection.try_receive();
+          std::optional<Frame> frame = one.connection->try_receive();
           if (!frame) break;
           sort(static_cast<int>(at) + 1, std::move(*frame));
         }
       } else if (const auto quiet = Clock::now() - one.last_heard; quiet > silence_limit_) {
         lose(at, compose("{} has said nothing for {:.1f} s: it is stopped, or its host or the network between is down",
-                         one.connection.peer(), std::chrono::duration<double>(quiet).count()));
+                         one.connection->peer(), std::chrono::duration<double>(quiet).count()));
       }
     } catch (const std::exception& error) {
       lose(at, error.what());
@@ -18773,7 +18974,7 @@ auto AgentLines::take_answer(bool is_there, std::span<const std::byte> payload) 
   }
 
 auto AgentLines::lose(std::size_t at, std::string why) -> void {
-    lines_[at].connection.close();
+    lines_[at].connection->close();
     const std::lock_guard lock{mutex_};
     lines_[at].loss = why;
     ++lines_[at].num_losses;
@@ -20040,6 +20241,24 @@ std::string host_identity() {
   return identity;
 }
 
+auto LaunchedMembers::add(int num_workers, std::string host, JoinDevices shown) -> void {
+    workers.push_back(num_workers);
+    hosts.push_back(std::move(host));
+    devices.push_back(std::move(shown));
+  }
+
+auto LaunchedMembers::set(std::size_t process, int num_workers, std::string host, JoinDevices shown) -> void {
+    workers[process] = num_workers;
+    hosts[process] = std::move(host);
+    devices[process] = std::move(shown);
+  }
+
+std::string parts_text(const std::vector<bool>& has_part) {
+  std::string text;
+  for (const bool has : has_part) text += has ? '1' : '0';
+  return text;
+}
+
 int share_of(int num_workers, int process, int num_processes) noexcept {
   return num_workers / num_processes + (process < num_workers % num_processes ? 1 : 0);
 }
@@ -20110,18 +20329,19 @@ void check_devices(const LaunchedMembers& members) {
 }
 
 LaunchedGroup::LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, LaunchedMembers& members, AgentLines& lines,
-                std::uint32_t generation, Renew renew) : members_(&members),
-        layouts_(lay_out(members.workers, members.hosts)),
-        lines_(&lines),
-        renew_(std::move(renew)),
-        silence_limit_(plan.silence_limit) {
+                std::uint32_t generation, Renew renew) : members_(&members), lines_(&lines), renew_(std::move(renew)), silence_limit_(plan.silence_limit) {
+    layouts_ = lay_out(present_workers(), members.hosts);
+    if (const std::string losses = losses_of([](int) { return true; }); !losses.empty()) {
+      layouts_ = lay_out(deal(present_workers(), plan.num_workers), members.hosts);
+      if (world_size() < plan.num_workers) throw HostLostError{compose("start: {}", losses)};
+    }
     for (GroupLayout& one : layouts_) one.generation = generation;
-    for (int rank = 0; rank < world_size(); ++rank) pages_.push_back(std::make_unique<WorkerPage>());
     signals_.resize(layouts_.size());
     begin();
     const GroupPlan own{.num_workers = layouts_.front().num_workers,
                         .silence_limit = plan.silence_limit,
                         .briefing = brief(layouts_.front(), plan.briefing),
+                        .most_workers = members.workers.front(),
                         .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
     num_local_alive_ = own.num_workers;
@@ -20230,12 +20450,8 @@ auto LaunchedGroup::send_request(int process,
 
 auto LaunchedGroup::restart(int num_workers, std::string_view briefing) -> void {
     end_local();
-    std::vector<int> workers = members_->workers;
-    int room = 0;
-    for (int process = 0; process < num_processes(); ++process) {
-      if (process > 0 && !lines_->loss(process).empty()) workers[index(process)] = 0;
-      room += workers[index(process)];
-    }
+    std::vector<int> workers = present_workers();
+    const int room = std::accumulate(workers.begin(), workers.end(), 0);
     const std::string losses = losses_of([](int) { return true; });
     if (num_workers > room && !losses.empty()) {
       throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", losses)};
@@ -20256,6 +20472,14 @@ auto LaunchedGroup::lost_hosts() const -> std::string {
     return losses_of([this](int process) { return layout(process).num_workers > 0; });
   }
 
+auto LaunchedGroup::present_workers() const -> std::vector<int> {
+    std::vector<int> workers = members_->workers;
+    for (int process = 1; process < lines_->num_processes(); ++process) {
+      if (!lines_->loss(process).empty()) workers[index(process)] = 0;
+    }
+    return workers;
+  }
+
 auto LaunchedGroup::place_of(int rank) const -> Place {
     for (int process = 0; process < num_processes(); ++process) {
       const int own = rank - layout(process).first_rank;
@@ -20272,6 +20496,7 @@ auto LaunchedGroup::begin() -> void {
     members_->has_part.clear();
     for (const GroupLayout& one : layouts_) members_->has_part.push_back(one.num_workers > 0);
     lines_->forget_pages();
+    while (pages_.size() < index(world_size())) pages_.push_back(std::make_unique<WorkerPage>());
     for (auto& page : pages_) PageValues{}.show_on(*page);
     renew_(layouts_.front().generation);
   }
@@ -20290,8 +20515,10 @@ auto LaunchedGroup::order_start(std::string_view briefing) -> void {
         lines_->post(process, Order::kill);  // what a start has left that was given up
         continue;
       }
-      const StartOrder order{
-          .layout = layout(process), .silence_limit_ns = silence_limit_.count(), .briefing = std::string{briefing}};
+      const StartOrder order{.layout = layout(process),
+                             .silence_limit_ns = silence_limit_.count(),
+                             .briefing = std::string{briefing},
+                             .parts = parts_text(members_->has_part)};
       lines_->post(process, Order::start, order.encode());
       is_awaited[index(process)] = true;
     }
@@ -21458,20 +21685,24 @@ auto Launched::join(const JoinPlan& plan) -> void {
                          .host_name = detail::host_name(),
                          .settings = plan.settings,
                          .devices = plan.devices};
+    own_ = own;
+    has_part_.assign(index(launch_.num_processes), true);
+    is_gone_.assign(index(launch_.num_processes), false);
     if (launch_.num_processes == 1) {
       members_ = {.workers = {own.num_workers}, .hosts = {own.host}, .devices = {own.devices}};
       return;
     }
+    if (comes_back()) return;
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
     detail::WaitTeller teller{subject, plan.say};
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
-      gather(*bulletin, std::move(teller), std::move(own), deadline);
+      gather(*bulletin, std::move(teller), deadline);
       if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
-      find_leader(*bulletin, own, deadline);
+      find_leader(*bulletin, deadline);
     }
   }
 
@@ -21498,13 +21729,18 @@ auto Launched::start(const GroupPlan& plan, const WorkerBody& body) -> std::uniq
     detail::check_devices(members_);
     detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
-        plan, body_of(body), members_, *lines_, 0,
+        plan, body_of(body), members_, *lines_, first_generation_,
         [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
   }
 
 auto Launched::tell(std::string_view text) -> void {
     told_ = text;
     if (lines_) lines_->post_to_all(detail::Order::tell, detail::text_bytes(text));
+  }
+
+auto Launched::note(std::string_view text) -> void {
+    noted_ = text;
+    if (lines_) lines_->post_to_all(detail::Order::note, detail::text_bytes(text));
   }
 
 auto Launched::follow(const WorkerBody& body) -> std::string {
@@ -21514,9 +21750,65 @@ auto Launched::follow(const WorkerBody& body) -> std::string {
     try {
       return agent.run();
     } catch (const detail::ConnectionError& error) {
+      remember(agent);
       throw HostLostError{detail::compose("process {} of {} has lost the one that leads the run: {}", launch_.process,
                                           launch_.num_processes, error.what())};
     }
+  }
+
+auto Launched::lost_lead() const -> LostLead {
+    return {.may_go_on = plan_.is_elastic && !launch_.uses_torch_store,
+            .process = leading_,
+            .own_process = launch_.process,
+            .note = noted_,
+            .num_steps = num_steps_};
+  }
+
+auto Launched::offer(std::uint64_t generation) -> LeaderPlace {
+    leader_.reset();
+    follow_up(launch_.process);
+    first_generation_ = static_cast<std::uint32_t>(generation << generation_bits);
+    listen(0, static_cast<std::uint32_t>(generation));
+    agents_.clear();
+    agents_.resize(index(num_processes()));
+    return {.process = leading_, .host = address_, .port = listener_->port(), .generation = generation};
+  }
+
+auto Launched::take_place(const Deadline& deadline, bool is_last) -> bool {
+    while (misses_anybody()) {
+      auto agent = listener_->take_agent(deadline);
+      if (!agent) break;
+      const int process = agent->hello.process;
+      const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
+      if (is_possible && !agents_[index(slot_of(process))] && agent->misfit.empty()) {
+        agents_[index(slot_of(process))] = std::move(agent);
+      } else {
+        say(detail::compose("{} is not let in: {}", agent->connection.peer(),
+                            agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
+      }
+    }
+    if (misses_anybody() && !is_last) return false;
+    lead_those_there();
+    return true;
+  }
+
+auto Launched::try_to_follow(const LeaderPlace& place, const Deadline& deadline) -> bool {
+    try {
+      connect_to(place.host, place.port, static_cast<std::uint32_t>(place.generation), deadline);
+    } catch (const detail::ConnectionError&) {
+      return false;
+    }
+    follow_up(place.process);
+    return true;
+  }
+
+auto Launched::comes_back() -> bool {
+    const auto secret = detail::find_secret(plan_.launch);
+    if (!lost_lead().may_go_on || !secret || !plan_.find_chosen) return false;
+    const auto place = plan_.find_chosen();
+    if (!place || place->process == launch_.process) return false;
+    secret_.emplace(detail::text_bytes(*secret));
+    return try_to_follow(*place, Deadline::after(std::chrono::seconds{3}));
   }
 
 auto Launched::own_workers() const -> int {
@@ -21541,30 +21833,34 @@ auto Launched::body_of(const WorkerBody& body) const -> WorkerBody {
     };
   }
 
-auto Launched::gather(detail::Bulletin& bulletin, detail::WaitTeller teller, detail::Newcomer own, const Deadline& deadline) -> void {
+auto Launched::listen(int port, std::uint32_t generation) -> void {
+    listener_ =
+        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
+                                                                   .port = port,
+                                                                   .job = launch_.job,
+                                                                   .generation = generation,
+                                                                   .limits = limits(),
+                                                                   .on_refusal = plan_.say},
+                                           *secret_);
+    set_place(address_, listener_->port(), listener_->ticket());
+  }
+
+auto Launched::set_place(const std::string& host, int port, const std::optional<detail::Ticket>& ticket) -> void {
+    place_ = {.host = host, .port = port, .job = launch_.job, .limits = limits(), .ticket = ticket};
+  }
+
+auto Launched::gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) -> void {
     const std::string secret =
         detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
     address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());
     const auto generation = static_cast<std::uint32_t>(launch_.restart);
-    listener_ =
-        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
-                                                                   .port = bulletin.port_to_listen_on(),
-                                                                   .job = launch_.job,
-                                                                   .generation = generation,
-                                                                   .limits = limits(),
-                                                                   .on_refusal = plan_.say},
-                                           *secret_);
+    listen(bulletin.port_to_listen_on(), generation);
     bulletin.post({.host = address_,
                    .port = listener_->port(),
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
-    place_ = {.host = address_,
-              .port = listener_->port(),
-              .job = launch_.job,
-              .limits = limits(),
-              .ticket = listener_->ticket()};
 
     std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
     teller.start();
@@ -21594,7 +21890,7 @@ auto Launched::gather(detail::Bulletin& bulletin, detail::WaitTeller teller, det
       teller.look(missing, deadline);
     }
     if (!plan_.is_elastic) listener_->expect_no_more_agents();
-    take_in(agents, std::move(own));
+    take_in(agents);
   }
 
 auto Launched::missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) -> std::string {
@@ -21610,8 +21906,7 @@ auto Launched::missing_text(const std::vector<std::optional<detail::AgentConnect
     return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
   }
 
-auto Launched::take_in(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) -> void {
-    own_ = std::move(own);
+auto Launched::take_in(std::vector<std::optional<detail::AgentConnection>>& agents) -> void {
     members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
@@ -21629,9 +21924,9 @@ auto Launched::take_in(std::vector<std::optional<detail::AgentConnection>>& agen
 auto Launched::check_newcomer(const detail::Newcomer& newcomer, int process) const -> void {
     if (newcomer.settings != own_.settings) {
       throw ConfigError{detail::compose(
-          "process {} on {} was started with other settings than process 0 on {}: \"{}\" there, \"{}\" here; start "
+          "process {} on {} was started with other settings than process {} on {}: \"{}\" there, \"{}\" here; start "
           "the same program with the same arguments everywhere",
-          process, newcomer.host_name, own_.host_name, newcomer.settings, own_.settings)};
+          process, newcomer.host_name, leading_, own_.host_name, newcomer.settings, own_.settings)};
     }
     if (newcomer.num_workers < 1) {
       throw ConfigError{
@@ -21644,65 +21939,113 @@ auto Launched::let_in() -> void {
       const int process = agent->hello.process;
       try {
         if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
-        if (process < 1 || process >= num_processes() || lines_->loss(process).empty()) {
+        const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
+        const int slot = is_possible ? slot_of(process) : 0;
+        if (!is_possible || lines_->loss(slot).empty()) {
           throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
         check_newcomer(newcomer, process);
         detail::LaunchedMembers members = members_;
-        members.workers[index(process)] = newcomer.num_workers;
-        members.hosts[index(process)] = newcomer.host;
-        members.devices[index(process)] = newcomer.devices;
+        members.set(index(slot), newcomer.num_workers, newcomer.host, newcomer.devices);
         detail::check_devices(members);
         members_ = std::move(members);
         say(detail::compose("{} has come back", agent->connection.peer()));
-        lines_->replace(process, std::move(agent->connection));
-        lines_->post(process, detail::Order::tell, detail::text_bytes(told_));
+        lines_->replace(slot, std::move(agent->connection));
+        // Before the run has begun it hears of that with all others.
+        if (!told_.empty()) lines_->post(slot, detail::Order::tell, detail::text_bytes(told_));
+        lines_->post(slot, detail::Order::note, detail::text_bytes(noted_));
       } catch (const std::exception& error) {  // the run goes on, without it
         say(detail::compose("a process that came late is not let in: {}", error.what()));
       }
     }
   }
 
-auto Launched::find_leader(detail::Bulletin& bulletin, const detail::Newcomer& own, const Deadline& deadline) -> void {
+auto Launched::remember(const detail::Agent& agent) -> void {
+    if (!agent.noted().empty()) noted_ = agent.noted();
+    if (agent.parts().empty()) return;  // it has started none, and what is known of the one before it still holds
+    num_steps_ = agent.num_steps();
+    is_gone_.assign(index(num_processes()), false);
+    has_part_ = is_gone_;
+    for (std::size_t slot = 0; slot < std::min(agent.parts().size(), has_part_.size()); ++slot) {
+      has_part_[index(slot_of(static_cast<int>(slot)))] = agent.parts()[slot] == '1';
+    }
+  }
+
+auto Launched::misses_anybody() const -> bool {
+    for (std::size_t slot = 1; slot < agents_.size(); ++slot) {
+      const std::size_t process = index(slot_of(static_cast<int>(slot)));
+      if (has_part_[process] && !is_gone_[process] && !agents_[slot]) return true;
+    }
+    return false;
+  }
+
+auto Launched::follow_up(int process) -> void {
+    former_ = std::exchange(leading_, process);
+    is_gone_[index(former_)] = true;
+  }
+
+auto Launched::lead_those_there() -> void {
+    members_ = {};
+    std::vector<std::optional<detail::SecureConnection>> connections(agents_.size());
+    for (std::size_t slot = 0; slot < agents_.size(); ++slot) {
+      const int process = slot_of(static_cast<int>(slot));
+      // Of one that has not come: what it would make where it could.
+      members_.add(detail::share_of(plan_.num_workers, process, num_processes()), {}, {});
+      members_.has_part.push_back(has_part_[index(process)]);
+      if (slot == 0) members_.set(0, own_.num_workers, own_.host, own_.devices);
+      if (!agents_[slot]) continue;
+      const auto newcomer = detail::Newcomer::decode(agents_[slot]->hello.payload);
+      check_newcomer(newcomer, process);
+      members_.set(slot, newcomer.num_workers, newcomer.host, newcomer.devices);
+      connections[slot] = std::move(agents_[slot]->connection);
+    }
+    agents_.clear();
+    connections.erase(connections.begin());
+    lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit, [this](int slot) {
+      return detail::compose("process {} has not come to process {}, which leads since process {} is lost",
+                             slot_of(slot), leading_, former_);
+    });
+  }
+
+auto Launched::find_leader(detail::Bulletin& bulletin, const Deadline& deadline) -> void {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
     std::optional<detail::Posting> posting;
     while (true) {
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
-      if (try_leader(*posting, secret.value_or(posting->secret), own, deadline)) return;
+      if (try_leader(*posting, secret.value_or(posting->secret), deadline)) return;
     }
   }
 
-auto Launched::try_leader(const detail::Posting& posting, const std::string& secret, const detail::Newcomer& own,
-                                const Deadline& deadline) -> bool {
+auto Launched::try_leader(const detail::Posting& posting, const std::string& secret, const Deadline& deadline) -> bool {
     secret_.emplace(detail::text_bytes(secret));
-    const detail::Hello hello{.kind = detail::HelloKind::agent,
-                              .job = launch_.job,
-                              .generation = static_cast<std::uint32_t>(launch_.restart),
-                              .process = launch_.process,
-                              .payload = own.encode()};
     constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
     const bool is_last = deadline.remaining() <= slice;
     try {
-      leader_.emplace(detail::SecureConnection::connect(posting.host, posting.port, *secret_, hello,
-                                                        is_last ? deadline : Deadline::after(slice), limits()));
+      connect_to(posting.host, posting.port, static_cast<std::uint32_t>(launch_.restart),
+                 is_last ? deadline : Deadline::after(slice));
     } catch (const detail::ConnectionError& error) {
       // Who turns this process away may be the leader of an earlier run that is about to end.
       if (is_last) {
         throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
-                                    launch_.num_processes, own.host_name, error.what())};
+                                    launch_.num_processes, own_.host_name, error.what())};
       }
       std::this_thread::sleep_for(std::chrono::milliseconds{50});
       return false;
     }
-    address_ = detail::own_address_towards(posting.host, plan_.launch.network, !is_one_host());
-    place_ = {.host = posting.host,
-              .port = posting.port,
-              .job = launch_.job,
-              .limits = limits(),
-              .ticket = leader_->ticket()};
     return true;
+  }
+
+auto Launched::connect_to(const std::string& host, int port, std::uint32_t generation, const Deadline& deadline) -> void {
+    const detail::Hello hello{.kind = detail::HelloKind::agent,
+                              .job = launch_.job,
+                              .generation = generation,
+                              .process = launch_.process,
+                              .payload = own_.encode()};
+    leader_.emplace(detail::SecureConnection::connect(host, port, *secret_, hello, deadline, limits()));
+    address_ = detail::own_address_towards(host, plan_.launch.network, !is_one_host());
+    set_place(host, port, leader_->ticket());
   }
 
 }

@@ -2672,6 +2672,23 @@ struct JoinDevices {
   std::string how{};        ///< how they were found, in words
 };
 
+/// Says where a process listens that leads.
+struct LeaderPlace {
+  int process = 0;
+  std::string host{};
+  int port = 0;
+  std::uint64_t generation = 0;  ///< of its leading: who means another is turned away
+};
+
+/// Says what a process knows that has lost the one that led.
+struct LostLead {
+  bool may_go_on = false;       ///< a process that is left may lead instead: whoever has started them leaves them alone
+  int process = 0;              ///< which is lost
+  int own_process = 0;          ///< which asks
+  std::string note{};           ///< what it has asked to remember, last
+  std::uint64_t num_steps = 0;  ///< the most that any worker of this process had ended since they were started
+};
+
 /// Says what one process brings with it when the processes of a run find each other.
 struct JoinPlan {
   LaunchConfig launch{};
@@ -2684,6 +2701,8 @@ struct JoinPlan {
   std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
   JoinDevices devices{};
   RequestHandler on_request{};  ///< where this process follows
+  /// Returns where the one listens that was chosen to lead after process 0, if the run goes on under such a one.
+  std::function<std::optional<LeaderPlace>()> find_chosen{};
 };
 
 /// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers
@@ -2691,18 +2710,27 @@ struct JoinPlan {
 ///
 /// Laws: join() returns in every process, or throws in every one that is alive, by the timeout. What the leader tells
 /// is heard by all others, in order. follow() returns when the leader has told the next text, and leaves no worker
-/// behind; if the leader is lost, the followers' calls throw Error. room() lets in who has come back.
+/// behind; if the leader is lost, the followers' calls throw HostLostError. room() lets in who has come back.
+/// When the leader is lost, one of the others may take its place, and see to it that it is the only one: it calls
+/// offer(), has the others call try_to_follow() with what that returns, and take_place() until that returns true, or it
+/// waits for them no longer; then it leads, with those that have come.
 template <class S>
 concept JoiningScaling = Scaling<S> &&
-    requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text) {
+    requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text, const Deadline& deadline,
+             bool is_last, const LeaderPlace& place) {
   scaling.join(plan);
   { scaling.leads() } -> std::same_as<bool>;
   { scaling.num_processes() } -> std::same_as<int>;
   { scaling.num_workers() } -> std::same_as<int>;   // of all processes together
   { scaling.room() } -> std::same_as<int>;          // for workers, now; HostLostError if too many processes are lost
   scaling.tell(text);                               // by the leader
+  scaling.note(text);                               // by the leader: for LostLead
   { scaling.hear() } -> std::same_as<std::string>;  // by the others
   { scaling.follow(body) } -> std::same_as<std::string>;
+  { scaling.lost_lead() } -> std::same_as<LostLead>;
+  { scaling.offer(std::uint64_t{}) } -> std::same_as<LeaderPlace>;
+  { scaling.take_place(deadline, is_last) } -> std::same_as<bool>;
+  { scaling.try_to_follow(place, deadline) } -> std::same_as<bool>;
 };
 
 }  // namespace railyard::inline v0_1
@@ -24818,517 +24846,6 @@ class ElasticSize {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/follower_parts.hpp
-// Has the processes that follow write their workers' parts of a checkpoint, where they see its directory. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a file that a rank has saved, and where in its snapshot it stands.
-struct SavedPart {
-  std::string name{};
-  std::int32_t rank = 0;
-  std::int32_t slot = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t size = 0;
-};
-
-/// Says what a process that follows is to write, and where.
-struct WriteOrder {
-  std::string run{};  ///< the run's directory
-  std::string directory{};
-  std::vector<SavedPart> parts{};
-
-  [[nodiscard]] std::vector<std::byte> encode() const {
-    WireWriter writer;
-    writer.put_text(run);
-    writer.put_text(directory);
-    for (const SavedPart& part : parts) {
-      writer.put_text(part.name);
-      writer.put(part.rank);
-      writer.put(part.slot);
-      writer.put(part.offset);
-      writer.put(part.size);
-    }
-    return writer.bytes();
-  }
-  [[nodiscard]] static WriteOrder decode(std::span<const std::byte> bytes) {
-    WireReader reader{bytes};
-    WriteOrder order{.run = reader.take_text()};
-    order.directory = reader.take_text();
-    while (!reader.is_empty()) {
-      SavedPart part{.name = reader.take_text()};
-      part.rank = reader.take<std::int32_t>();
-      part.slot = reader.take<std::int32_t>();
-      part.offset = reader.take<std::uint64_t>();
-      part.size = reader.take<std::uint64_t>();
-      order.parts.push_back(std::move(part));
-    }
-    return order;
-  }
-};
-
-/// Says what a process has written.
-struct WriteAnswer {
-  bool sees_directory = false;
-  std::vector<ManifestFile> files{};
-
-  [[nodiscard]] std::vector<std::byte> encode() const {
-    WireWriter writer;
-    writer.put(static_cast<std::uint8_t>(sees_directory));
-    for (const ManifestFile& file : files) {
-      writer.put_text(file.name);
-      writer.put(file.size);
-      writer.put(file.crc32c);
-    }
-    return writer.bytes();
-  }
-  [[nodiscard]] static WriteAnswer decode(std::span<const std::byte> bytes) {
-    WireReader reader{bytes};
-    WriteAnswer answer{.sees_directory = reader.take<std::uint8_t>() != 0};
-    while (!reader.is_empty()) {
-      ManifestFile file{.name = reader.take_text()};
-      file.size = reader.take<std::uint64_t>();
-      file.crc32c = reader.take<std::uint32_t>();
-      answer.files.push_back(std::move(file));
-    }
-    return answer;
-  }
-};
-
-/// Whether the directory is to be seen from here. It has just been made, by a name that is a random number: where
-/// storage is not shared there is none of that name. Those above it are opened first: a network file system asks its
-/// server then, instead of remembering what was not there before.
-[[nodiscard]] inline bool sees_directory(Files& files, const WriteOrder& order, std::chrono::nanoseconds patience) {
-  const std::filesystem::path directory = order.directory;
-  const Deadline deadline = Deadline::after(patience);
-  while (true) {
-    bool is_there = false;
-    for (const auto& path : {std::filesystem::path{order.run}, directory.parent_path(), directory}) {
-      const int fd = uninterrupted([&] { return files.open_directory(path); });
-      is_there = fd >= 0;
-      if (is_there) files.close(fd);
-    }
-    if (is_there || deadline.expired()) return is_there;
-    std::this_thread::sleep_for(std::chrono::milliseconds{20});
-  }
-}
-
-/// Returns what carries out a WriteOrder. It makes no directory: where that of the order has been given up, nothing is
-/// written. patience: with a network file system that has not yet heard of the directory.
-[[nodiscard]] inline RequestHandler part_writer(std::shared_ptr<Files> files = std::make_shared<Files>(),
-                                                std::chrono::nanoseconds patience = std::chrono::seconds{1}) {
-  return [files = std::move(files), patience](std::span<const std::byte> request, const SnapshotReader& snapshot) {
-    const WriteOrder order = WriteOrder::decode(request);
-    WriteAnswer answer{.sees_directory = sees_directory(*files, order, patience)};
-    if (!answer.sees_directory) return answer.encode();
-    PartFiles written{*files, order.directory};
-    for (const SavedPart& part : order.parts) {
-      const auto read = [&snapshot, &part](std::size_t begin, std::size_t size) {
-        return snapshot(part.rank, part.slot, part.offset + begin, size);
-      };
-      answer.files.push_back(written.write(part.name, PartBytes{part.size, read}));
-    }
-    written.seal();
-    return answer.encode();
-  };
-}
-
-/// Knows the processes that are not asked to write: their parts go over the network.
-class LeftOut {
- public:
-  static constexpr int retry_interval =
-      16;  ///< in checkpoints: looking for a directory takes a second where there is none
-
-  /// A checkpoint begins; those of an earlier attempt are asked again.
-  void begin_checkpoint(int attempt) {
-    if (std::exchange(attempt_, attempt) != attempt) asked_with_.clear();
-    ++checkpoint_;
-  }
-  [[nodiscard]] bool contains(int process) const {
-    const auto found = asked_with_.find(process);
-    return found != asked_with_.end() && checkpoint_ < found->second;
-  }
-  /// One that does not see the run's directory, or not yet. Returns whether that is new.
-  bool add_blind(int process) {
-    asked_with_[process] = checkpoint_ + retry_interval;
-    return was_blind_.insert(process).second;
-  }
-  void add_for_attempt(int process) { asked_with_[process] = std::numeric_limits<std::int64_t>::max(); }
-
- private:
-  int attempt_ = 0;
-  std::int64_t checkpoint_ = 0;  // its number
-  std::map<int, std::int64_t> asked_with_{};
-  std::set<int> was_blind_{};
-};
-
-/// Is the leader's end.
-class FollowerParts final : public PartWriters {
- public:
-  /// left_out: gets those that do not see the run's directory, or could not write there.
-  FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts, LeftOut& left_out)
-      : group_(&group), run_(std::move(run)), left_out_(&left_out) {
-    for (const SavedPart& part : parts) {
-      const int process = group.process_of(part.rank);
-      if (process != 0 && !left_out.contains(process)) parts_[process].push_back(part);
-    }
-  }
-
-  std::set<std::string> begin(const std::filesystem::path& directory) override {
-    std::set<std::string> names;
-    for (const auto& [process, parts] : parts_) {
-      for (const SavedPart& part : parts) names.insert(part.name);
-    }
-    directory_ = directory;
-    for (const auto& [process, parts] : parts_) {
-      const WriteOrder order{.run = run_.string(), .directory = directory.string(), .parts = parts};
-      try {
-        answers_[process] = group_->send_request(process, order.encode());
-      } catch (const std::exception& error) {
-        complain(process, error.what());
-      }
-    }
-    return names;
-  }
-
-  std::vector<ManifestFile> finish() override {
-    std::vector<ManifestFile> all;
-    std::vector<std::string> late;  // who may write yet
-    for (const auto& [process, await] : std::exchange(answers_, {})) {
-      if (!await) continue;
-      try {
-        WriteAnswer answer = WriteAnswer::decode(await());
-        if (!answer.sees_directory && left_out_->add_blind(process)) tell_of_blind(process);
-        std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
-      } catch (const LateAnswerError& error) {
-        left_out_->add_for_attempt(process);
-        late.push_back(compose("process {} does not come to an end of writing its part ({})", process, error.what()));
-      } catch (const std::exception& error) {
-        complain(process, error.what());
-      }
-    }
-    if (late.empty()) return all;
-    throw Error{
-        compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and process "
-                "0 takes the parts of later ones over the network until the workers are started again",
-                directory_.string(), joined(late, "; "))};
-  }
-
-  /// Say why parts were not written there, unless that is known.
-  [[nodiscard]] const std::vector<std::string>& complaints() const noexcept { return complaints_; }
-
- private:
-  void complain(int process, std::string_view why) {
-    left_out_->add_for_attempt(process);
-    complaints_.push_back(
-        compose("process 0 has written the part of a checkpoint that process {} could not write: {}", process, why));
-  }
-  void tell_of_blind(int process) {
-    complaints_.push_back(
-        compose("process {} does not see {}: process 0 takes its parts of checkpoints over the network, and asks it "
-                "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
-                process, run_.string(), LeftOut::retry_interval));
-  }
-
-  WorkerGroup* group_;
-  std::filesystem::path run_;
-  std::filesystem::path directory_{};  // of the checkpoint
-  LeftOut* left_out_;
-  std::map<int, std::vector<SavedPart>> parts_{};  // by process
-  std::map<int, std::function<std::vector<std::byte>()>> answers_{};
-  std::vector<std::string> complaints_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/policies.hpp
-// Says in one sentence what is wrong with a pair of policies. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-template <class T>
-concept Complete = requires {
-  sizeof(T);
-};
-
-/// Is a pair of policies that can work.
-template <class B, class S>
-concept FittingPolicies = Complete<B> && Complete<S> && Backend<B> && Scaling<S> &&(B::reach >= S::reach);
-
-/// Is a pair of policies of which at least one stands in the other's place.
-template <class B, class S>
-concept SwappedPolicies = (Complete<B> && Scaling<B>) || Backend<S>;
-
-template <class B, class S>
-struct OrderedPolicies {
-  static_assert(!SwappedPolicies<B, S>,
-                "a Trainer names its Backend first and its Scaling second, as in Trainer<Gloo, Processes>: here a "
-                "Scaling stands in the place of the Backend, or a Backend in the place of the Scaling");
-};
-
-template <class B, class S>
-struct CompletePolicies {
-  static_assert(Complete<B>,
-                "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
-                "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<Local, Threads>. For any "
-                "other, include its header");
-  static_assert(Complete<S>,
-                "the Scaling of this Trainer is only declared here: include <railyard/railyard.hpp>, or its header");
-};
-
-template <class B, class S>
-struct BothPolicies {
-  static_assert(
-      Backend<B>,
-      "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
-      "railyard/core/backend.hpp says what each part has to do. There are Gloo, SharedMemory, Nccl, Local and "
-      "Checked<Gloo>");
-  static_assert(Scaling<S>,
-                "the second policy of this Trainer is no Scaling: the compiler names below what the class lacks; "
-                "railyard/core/scaling.hpp says what each part has to do. There are Processes, Threads and Launched");
-};
-
-template <class B, class S>
-struct ReachingPolicies {
-  static_assert(B::reach >= S::reach || B::reach != Reach::process,
-                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
-                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
-  static_assert(B::reach >= S::reach || B::reach == Reach::process,
-                "this Backend cannot reach the workers that this Scaling makes: SharedMemory joins the workers of one "
-                "host only; say Trainer<Gloo, Launched>, which shares memory on each host, or "
-                "Trainer<SharedMemory, Processes>");
-};
-
-/// Is instantiated for a pair that does not fit. The questions are asked one after another, each in a class of its own:
-/// the compiler answers with one sentence, and a static_assert of nothing but a concept makes it name the missing part.
-template <class B, class S>
-constexpr auto refuse_policies() {
-  if constexpr (SwappedPolicies<B, S>) {
-    static_cast<void>(sizeof(OrderedPolicies<B, S>));
-  } else if constexpr (!Complete<B> || !Complete<S>) {
-    static_cast<void>(sizeof(CompletePolicies<B, S>));
-  } else if constexpr (!Backend<B> || !Scaling<S>) {
-    static_cast<void>(sizeof(BothPolicies<B, S>));
-  } else {
-    static_cast<void>(sizeof(ReachingPolicies<B, S>));
-  }
-}
-
-/// Takes the place of the options of a backend that there is none of.
-struct AnyOptions {
-  AnyOptions() = default;
-  template <class T>
-  AnyOptions(const T& /*options*/) {}
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/checkpoint_writer.hpp
-// Writes checkpoints on a thread of the supervisor, while the workers go on. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a checkpoint that all ranks have saved, and that is to be written.
-struct SaveJob {
-  struct Slot {
-    int rank = 0;
-    int slot = 0;
-  };
-  Manifest manifest{};
-  std::vector<SavedPart> parts{};
-  std::vector<Slot> slots{};  // where the parts are, to be given back afterwards
-};
-
-/// Says what has become of a SaveJob.
-struct SaveOutcome {
-  Manifest manifest{};
-  std::filesystem::path path{};  ///< empty if it could not be written
-  std::string error{};           ///< also of checkpoints that could not be removed
-};
-
-/// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
-class CheckpointWriter {
- public:
-  /// run: the run's directory, in which the folder lies.
-  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
-                   std::shared_ptr<Files> files = std::make_shared<Files>())
-      : run_(std::move(run)),
-        files_(std::move(files)),
-        folder_(std::move(folder)),
-        retention_(std::move(retention)),
-        group_(&group) {}
-  CheckpointWriter(const CheckpointWriter&) = delete;
-  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  /// Writes what has been submitted.
-  ~CheckpointWriter() {
-    {
-      const std::lock_guard lock{mutex_};
-      is_ending_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
-  }
-
-  /// Throws: what the system or the memory refuses; the job's memory is the caller's to give back then.
-  void submit(SaveJob job) {
-    const std::lock_guard lock{mutex_};
-    if (!thread_.joinable()) start();
-    jobs_.push_back(std::move(job));
-    changed_.notify_all();
-  }
-
-  /// Takes note of a checkpoint that could not even be submitted.
-  void note_failure(Manifest manifest, std::string error) {
-    const std::lock_guard lock{mutex_};
-    outcomes_.push_back({.manifest = std::move(manifest), .error = std::move(error)});
-  }
-
-  /// Whether the memory of what was submitted last is still held: it is given back once that is written.
-  [[nodiscard]] bool holds_last() {
-    const std::lock_guard lock{mutex_};
-    return !jobs_.empty() || holds_job_;
-  }
-
-  /// Waits until all has been written, or the time is over. Returns whether it has.
-  [[nodiscard]] bool drain(const Deadline& deadline) {
-    std::unique_lock lock{mutex_};
-    return changed_.wait_for(lock, deadline.remaining(), [this] { return jobs_.empty() && !is_writing_; });
-  }
-
-  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() {
-    const std::lock_guard lock{mutex_};
-    return std::exchange(outcomes_, {});
-  }
-
-  /// Only while nothing is being written.
-  [[nodiscard]] CheckpointFolder& folder() noexcept { return folder_; }
-  [[nodiscard]] const Retention& retention() const noexcept { return retention_; }
-
- private:
-  void start() {
-    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
-    thread_ = std::thread{[this] { run(); }};
-  }
-
-  void run() {
-    std::unique_lock lock{mutex_};
-    while (true) {
-      changed_.wait(lock, [this] { return is_ending_ || !jobs_.empty(); });
-      if (jobs_.empty()) return;
-      SaveJob job = std::move(jobs_.front());
-      jobs_.pop_front();
-      is_writing_ = holds_job_ = true;
-      lock.unlock();
-      SaveOutcome outcome = write(job);
-      lock.lock();
-      outcomes_.push_back(std::move(outcome));
-      is_writing_ = false;
-      changed_.notify_all();
-    }
-  }
-
-  [[nodiscard]] SaveOutcome write(const SaveJob& job) {
-    SaveOutcome outcome{.manifest = job.manifest};
-    std::vector<std::string> losses;
-    left_out_.begin_checkpoint(job.manifest.attempt);
-    std::optional<FollowerParts> others;
-    try {
-      make_reports_durable(losses);
-      make_run_durable();
-      others.emplace(*group_, run_, job.parts, left_out_);
-      outcome.path = folder_.commit(job.manifest, parts_of(job), &*others);
-    } catch (const std::exception& error) {
-      outcome.error = error.what();
-    }
-    if (others) losses.insert(losses.end(), others->complaints().begin(), others->complaints().end());
-    {
-      const std::lock_guard lock{mutex_};
-      holds_job_ = false;  // before a worker may write to it again
-    }
-    for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
-    if (outcome.path.empty()) {  // what was lost besides is not told by the next attempt again
-      losses.insert(losses.begin(), std::move(outcome.error));
-      outcome.error = joined(losses, "; ");
-      return outcome;
-    }
-    try {
-      folder_.retain(retention_);
-    } catch (const std::exception& error) {
-      losses.emplace_back(error.what());
-    }
-    outcome.error = joined(losses, "; ");
-    return outcome;
-  }
-
-  // What was reported before a checkpoint is in the file by now, and has to last as it does. losses gets why it may
-  // not: a checkpoint is worth more than they are.
-  void make_reports_durable(std::vector<std::string>& losses) {
-    const auto path = run_ / "metrics.jsonl";
-    if (!std::filesystem::exists(path)) return;
-    try {
-      sync_file(path, &Files::sync_data);
-      if (!has_reports_) sync_directory(*files_, run_);
-      has_reports_ = true;
-    } catch (const Error& error) {
-      losses.push_back(compose("a power cut may take reports away that a checkpoint has counted: {}", error.what()));
-    }
-  }
-
-  [[nodiscard]] std::vector<CheckpointFolder::Part> parts_of(const SaveJob& job) const {
-    std::vector<CheckpointFolder::Part> parts;
-    for (const SavedPart& part : job.parts) {
-      const auto read = [group = group_, &part](std::size_t begin, std::size_t size) {
-        return group->snapshot(part.rank, part.slot, part.offset + begin, size);
-      };
-      parts.push_back({.name = part.name, .bytes = {part.size, read}});
-    }
-    return parts;
-  }
-
-  // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
-  void make_run_durable() {
-    if (is_run_durable_) return;
-    sync_file(run_ / "run.json", &Files::sync);
-    const auto lease = run_ / "lease.json";  // has the generation of what follows
-    if (std::filesystem::exists(lease)) sync_file(lease, &Files::sync);
-    sync_directory(*files_, run_);
-    sync_directory(*files_, run_.parent_path());
-    sync_directory(*files_, run_.parent_path().parent_path());
-    is_run_durable_ = true;
-  }
-
-  void sync_file(const std::filesystem::path& path, int (Files::*sync)(int)) {
-    const Descriptor file{files_->open(path, O_RDONLY)};
-    if (file.is_open() && uninterrupted([&] { return ((*files_).*sync)(file.get()); }) == 0) return;
-    throw Error{compose("{} cannot be made durable: {}", path.string(), explain_errno(errno))};
-  }
-
-  std::filesystem::path run_;
-  bool is_run_durable_ = false;  // as far as the writing thread has seen to it
-  bool has_reports_ = false;     // and that they have a name there
-  std::shared_ptr<Files> files_;
-  CheckpointFolder folder_;
-  Retention retention_;
-  WorkerGroup* group_;
-  LeftOut left_out_{};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<SaveJob> jobs_{};
-  std::vector<SaveOutcome> outcomes_{};
-  bool is_writing_ = false;
-  bool holds_job_ = false;
-  bool is_ending_ = false;
-  std::thread thread_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/json.hpp
 // Writes JSON objects, flat but for lists of such: all that a run's files need. Train room.
 
@@ -25706,7 +25223,9 @@ struct RunPlace {
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
-    if (name == "logs" || name == "lease.json" || name.starts_with("run.json.")) continue;
+    if (name == "logs" || name == "lease.json" || name.starts_with("leader.json") || name.starts_with("run.json.")) {
+      continue;
+    }
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
@@ -25735,8 +25254,10 @@ inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
   std::vector<std::filesystem::path> rubbish;
   for (const auto& entry : std::filesystem::directory_iterator{run, ignored}) {
     const std::string name = entry.path().filename().string();
-    const bool is_half_written =
-        number_between<std::uint64_t>("run.json.", name, "") || number_between<std::uint64_t>("result.json.", name, "");
+    const auto is_draft_of = [&name](std::string_view file) {
+      return number_between<std::uint64_t>(file, name, "").has_value();
+    };
+    const bool is_half_written = is_draft_of("run.json.") || is_draft_of("result.json.") || is_draft_of("leader.json.");
     if (is_half_written || (all && tells_of_run(name))) rubbish.push_back(entry.path());
   }
   for (const auto& path : rubbish) std::filesystem::remove(path, ignored);
@@ -25868,6 +25389,7 @@ class RunDirectory {
     std::error_code ignored;
     std::filesystem::remove(path_ / "run.json", ignored);
     std::filesystem::remove(path_ / "lease.json", ignored);
+    std::filesystem::remove(path_ / "leader.json", ignored);
     std::filesystem::remove(path_ / "logs", ignored);
     std::filesystem::remove(path_, ignored);
   }
@@ -25888,6 +25410,206 @@ class RunDirectory {
   bool is_training_ = true;
   bool is_fenced_ = false;
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/lease_file.hpp
+// What stands in a run's lease.json, and whether who has written it still lives. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says how often a holder gives a sign of life, how long one that gives none is waited for, how long a lock whose
+/// holder cannot be told, or has died, and how long storage that is to say whose run it is while workers train.
+struct LeaseTimes {
+  std::chrono::nanoseconds beat = std::chrono::seconds{2};
+  std::chrono::nanoseconds patience = std::chrono::seconds{15};
+  std::chrono::nanoseconds lock = std::chrono::seconds{10};
+  std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
+};
+
+/// Tells one holder of a run from all others.
+struct LeaseId {
+  std::uint64_t generation = 0;
+  std::string id{};
+  friend bool operator==(const LeaseId&, const LeaseId&) = default;
+};
+
+/// Is what a holder has written.
+struct LeaseContent {
+  LeaseId lease{};
+  std::string host = "an unknown host";
+  std::string boot{};  ///< of the holder's kernel, which knows of all its locks
+  std::string since = "an unknown time";
+  std::int64_t pid = 0;
+  bool has_ended = false;
+  bool is_left = false;  ///< it has ended, and left the run to others
+  bool is_locked = true;
+
+  /// One that has written no boot may be about to, or belong to an older release, on this host.
+  [[nodiscard]] bool is_elsewhere(const std::string& own_boot) const { return !boot.empty() && boot != own_boot; }
+  [[nodiscard]] bool has_died() const {
+    const bool is_here = host == host_name() && pid > 0;
+    return is_here && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+  }
+};
+
+/// Opens the file anew each time, so that a network file system asks its server.
+class LeaseFile {
+ public:
+  using Sign = std::pair<std::int64_t, std::int64_t>;
+
+  explicit LeaseFile(std::filesystem::path path) : path_(std::move(path)) {}
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Returns nothing if it cannot be read, which says nothing about whose it is; errno says why.
+  [[nodiscard]] std::optional<LeaseContent> read() const {
+    const Descriptor file = open();
+    if (!file.is_open() && errno != ENOENT) return std::nullopt;
+    char text[size];
+    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    if (got < 0) return std::nullopt;
+    LeaseContent content;
+    try {
+      const Json json = parse_json({text, static_cast<std::size_t>(got)});
+      content.lease.generation = json.at("generation").as<std::uint64_t>();
+      content.lease.id = json.at("id").text();
+      content.host = json.at("host").text();
+      content.since = json.at("since").text();
+      content.pid = json.at("pid").as<std::int64_t>();
+      content.boot = json.at("boot").text();
+      content.has_ended = json.at("has_ended").boolean();
+      if (const Json* left = json.find("left")) content.is_left = left->boolean();
+      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
+    } catch (const std::exception&) {  // half written by one that has died: as good as none
+    }
+    return content;
+  }
+
+  /// When it was written or touched last, by whatever clock; nothing if that cannot be told.
+  [[nodiscard]] std::optional<Sign> last_sign() const {
+    const Descriptor file = open();
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    return Sign{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  }
+
+  /// Whether a process of this host has locked it, which has it open or has inherited it.
+  [[nodiscard]] bool is_locked() const {
+    const Descriptor file{::open(path_.c_str(), O_RDWR | O_CLOEXEC)};
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    const bool is_known = file.is_open() && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
+    return !is_known || whole.l_type != F_UNLCK;
+  }
+
+  static constexpr std::size_t size = 1024;
+
+ private:
+  [[nodiscard]] Descriptor open() const { return Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)}; }
+
+  std::filesystem::path path_;
+};
+
+/// Finds out whether a holder gives signs of life. Whose host it is cannot be asked, nor its clock be trusted. Silence
+/// is counted in looks, and a look that stalls tells nothing: the storage may have stood still, or this process, while
+/// the holder went on.
+class LeaseSilence {
+ public:
+  explicit LeaseSilence(const LeaseTimes& times) : times_(times), looks_left_(times.patience / times.beat) {}
+
+  /// Looks. Returns whether a sign has come since the look before. A sign begins the silence anew.
+  bool look(const LeaseFile& file) {
+    const Deadline in_time = Deadline::after(times_.beat);
+    const auto sign = file.last_sign();
+    const bool is_new = sign && last_ && *sign != *last_;
+    const bool counts = sign && last_ && !in_time.expired();
+    if (is_new) {
+      looks_left_ = times_.patience / times_.beat;
+    } else if (counts && looks_left_ > 0) {
+      --looks_left_;
+    }
+    if (sign) last_ = sign;
+    return is_new;
+  }
+  [[nodiscard]] bool is_over() const noexcept { return looks_left_ <= 0; }
+
+ private:
+  LeaseTimes times_;
+  std::chrono::nanoseconds::rep looks_left_;
+  std::optional<LeaseFile::Sign> last_{};
+};
+
+/// Finds out whether a run may be taken over from its holder, by those who have had a part in its run and have lost it.
+class LeaseHolderWatch {
+ public:
+  explicit LeaseHolderWatch(LeaseContent holder, const LeaseTimes& times = {})
+      : holder_(std::move(holder)), times_(times), silence_(times) {}
+
+  [[nodiscard]] const LeaseContent& holder() const noexcept { return holder_; }
+  [[nodiscard]] bool is_silent() const noexcept { return silence_.is_over(); }
+
+  /// now: what is read in the file, and names the same holder. It may be taken over if it has left the run to others,
+  /// has died on this host with all of its workers, or has been silent for long enough.
+  [[nodiscard]] bool is_over(const LeaseFile& file, const LeaseContent& now) {
+    if (now.has_ended) return now.is_left;
+    if (Deadline::Clock::now() >= next_look_) {
+      next_look_ = Deadline::Clock::now() + times_.beat;
+      silence_.look(file);
+    }
+    if (silence_.is_over()) return true;
+    return !now.is_elsewhere(own_boot_) && (now.is_locked ? !file.is_locked() : now.has_died());
+  }
+
+ private:
+  LeaseContent holder_;
+  LeaseTimes times_;
+  LeaseSilence silence_;
+  std::string own_boot_ = boot_id();
+  Deadline::Clock::time_point next_look_ = Deadline::Clock::now();
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/patience.hpp
+// Tells a state that lasts from one that passes, and waits. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says when the same rank has been found for longer than a while.
+class Patience {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// rank: -1 if none is found. Returns whether it has been found again and again for so long.
+  [[nodiscard]] bool is_over(int rank, Time now) {
+    if (rank != rank_) since_ = now;
+    rank_ = rank;
+    constexpr std::chrono::seconds most{5};
+    return rank >= 0 && now - since_ > most;
+  }
+
+ private:
+  int rank_ = -1;
+  Time since_{};
+};
+
+/// Sleeps for so long. Returns false as soon as is_over() says so, which is asked once at least.
+template <class IsOver>
+[[nodiscard]] bool sleeps_unless(const IsOver& is_over, std::chrono::nanoseconds time) {
+  const Deadline deadline = Deadline::after(time);
+  do {
+    if (is_over()) return false;
+    std::this_thread::sleep_for(
+        std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
+  } while (!deadline.expired());
+  return true;
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -25955,20 +25677,74 @@ class Heartbeat {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/preemption_notice.hpp
+// Tells what announces that the machine of a run will be taken away. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Knows the settings, and whether the file has been seen.
+class PreemptionNotice {
+ public:
+  explicit PreemptionNotice(PreemptionConfig config) : config_(std::move(config)) {}
+
+  [[nodiscard]] bool is_announced_by(int signal) const {
+    return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
+  }
+  /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
+  [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
+
+  /// How often to ask for the file.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    return config_.file.empty() ? std::chrono::nanoseconds{std::chrono::hours{1}} : look_interval;
+  }
+  /// Whether the file has come to be since the last call. Storage that does not answer holds up nobody, once look_out()
+  /// has been called.
+  [[nodiscard]] bool take_file() {
+    if (config_.file.empty() || is_file_taken_) return false;
+    if (!lookout_) look();
+    is_file_taken_ = is_file_there_.load(std::memory_order_relaxed);
+    return is_file_taken_;
+  }
+
+  /// Looks for the file on a thread of its own from now on. The notice stays where it is then. Returns what there is to
+  /// be said if there is no thread for it.
+  [[nodiscard]] std::string look_out() {
+    if (config_.file.empty() || lookout_) return {};
+    try {
+      lookout_ = std::make_unique<Heartbeat>([this] { look(); }, look_interval);
+      lookout_->beat_now(Deadline::after(std::chrono::nanoseconds{0}));
+      return {};
+    } catch (const std::system_error& error) {
+      return compose("{} is looked for between other work, which waits where its storage does not answer: {}",
+                     config_.file.string(), error.what());
+    }
+  }
+  /// Does so no more until it is asked to again: see RunLease.
+  void pause() { lookout_.reset(); }
+
+ private:
+  static constexpr std::chrono::nanoseconds look_interval = std::chrono::milliseconds{500};
+
+  void look() {
+    std::error_code ignored;
+    if (std::filesystem::exists(config_.file, ignored)) is_file_there_.store(true, std::memory_order_relaxed);
+  }
+
+  PreemptionConfig config_;
+  std::atomic<bool> is_file_there_{false};
+  bool is_file_taken_ = false;
+  std::unique_ptr<Heartbeat> lookout_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/run_lease.hpp
 // Sees to it that one program at a time writes to a run's directory. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Says how often a holder gives a sign of life, how long one that gives none is waited for, how long a lock whose
-/// holder cannot be told, or has died, and how long storage that is to say whose run it is while workers train.
-struct LeaseTimes {
-  std::chrono::nanoseconds beat = std::chrono::seconds{2};
-  std::chrono::nanoseconds patience = std::chrono::seconds{15};
-  std::chrono::nanoseconds lock = std::chrono::seconds{10};
-  std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
-};
 
 /// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
 /// them has gone, however they end. Between hosts locks may not reach, or stay behind when a host dies. So a holder
@@ -25980,22 +25756,37 @@ class RunLease {
   /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
   explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
                     std::shared_ptr<Files> files = std::make_shared<Files>())
-      : path_(run / "lease.json"), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{files_->open(path_, O_RDWR | O_CREAT)};
+      : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+    file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
-    const Content before = read_or_refuse();
-    const bool may_live = !before.has_ended && (is_elsewhere(before) || (!before.is_locked && !has_died(before)));
+    const LeaseContent before = read_or_refuse();
+    const bool may_live =
+        !before.has_ended && (before.is_elsewhere(own_.boot) || (!before.is_locked && !before.has_died()));
     const bool is_watched = !own_.is_locked || may_live;
     if (is_watched) watch(before);
-    own_.generation = generation_before(before) + 1;
-    own_.id = unique_name();
-    own_.host = host_name();
-    own_.since = time_text(std::time(nullptr));
-    own_.pid = ::getpid();
-    write();
+    write_as_next(before);
     if (is_watched) yield_to_others();
+  }
+  /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
+  /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
+  /// there. Throws: ConfigError that names the holder if another was faster, or if the file cannot be read or written.
+  RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times = {},
+           std::shared_ptr<Files> files = std::make_shared<Files>())
+      : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+    file_ = Descriptor{files_->open(path(), O_RDWR)};
+    if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
+    own_.boot = boot_id();
+    own_.is_locked = try_lock();
+    const LeaseContent before = read_or_refuse();
+    if (before.lease != from.lease) throw_in_use(before, " and was faster to take it over");
+    // Then those of this host are kept out by the lock, and others still wait for a silence.
+    const bool is_by_lock = !is_silent && before.is_locked && !before.has_ended && !before.is_elsewhere(own_.boot);
+    if (is_by_lock && !own_.is_locked) throw_in_use(before, ", and another process takes it over");
+    write_as_next(before);
+    if (files_->sync(file_.get()) != 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
+    if (!is_by_lock) yield_to_others();
   }
   RunLease(RunLease&&) = default;
   RunLease& operator=(RunLease&&) = delete;
@@ -26009,12 +25800,17 @@ class RunLease {
     }
   }
 
-  [[nodiscard]] std::uint64_t generation() const noexcept { return own_.generation; }
+  [[nodiscard]] std::uint64_t generation() const noexcept { return own_.lease.generation; }
+  /// By which others know this holder.
+  [[nodiscard]] const LeaseId& id() const noexcept { return own_.lease; }
+
+  /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
+  void leave_to_others() noexcept { own_.is_left = true; }
 
   /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const {
-    const auto now = read();
-    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path_.string(), explain_errno(errno))};
+    const auto now = lease_file_.read();
+    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path().string(), explain_errno(errno))};
     return is_own(*now);
   }
 
@@ -26048,7 +25844,7 @@ class RunLease {
       return {};
     } catch (const std::system_error& error) {
       return compose("no signs of life are given in {}, so a program on another host may take the run over: {}",
-                     path_.string(), error.what());
+                     path().string(), error.what());
     }
   }
 
@@ -26059,16 +25855,16 @@ class RunLease {
   [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
 
  private:
-  struct Content {
-    std::uint64_t generation = 0;
-    std::string id{};
-    std::string host = "an unknown host";
-    std::string boot{};  // of the holder's kernel, which knows of all its locks
-    std::string since = "an unknown time";
-    std::int64_t pid = 0;
-    bool has_ended = false;
-    bool is_locked = true;
-  };
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return lease_file_.path(); }
+  [[nodiscard]] std::filesystem::path run() const { return path().parent_path(); }
+
+  void write_as_next(const LeaseContent& before) {
+    own_.lease = {.generation = generation_before(before) + 1, .id = unique_name()};
+    own_.host = host_name();
+    own_.since = time_text(std::time(nullptr));
+    own_.pid = ::getpid();
+    write();
+  }
 
   /// Is what was seen last of whose run it is, by whichever thread.
   class Sight {
@@ -26103,131 +25899,86 @@ class RunLease {
   // Returns whether a sign of life is due: where nobody else is seen to have the run.
   [[nodiscard]] bool look() {
     const auto begun_at = Sight::now();
-    const auto holder = read();
+    const auto holder = lease_file_.read();
     const bool may_be_own = !holder || is_own(*holder);
     // A file that was removed or damaged says nothing of it.
-    const bool is_taken = !may_be_own && holder->generation >= own_.generation;
+    const bool is_taken = !may_be_own && holder->lease.generation >= own_.lease.generation;
     sight_->set(is_taken ? taker_text(*holder) : std::string{}, begun_at);
     return may_be_own;
   }
 
-  [[nodiscard]] std::string taker_text(const Content& taker) const {
+  [[nodiscard]] std::string taker_text(const LeaseContent& taker) const {
     return compose(
         "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
         "with its storage: this one writes nothing more there",
-        taker.pid, taker.host, path_.parent_path().string(), taker.since);
+        taker.pid, taker.host, run().string(), taker.since);
   }
 
   // Where the file was removed or damaged, what earlier holders have left tells: it has to be older than this one.
-  [[nodiscard]] std::uint64_t generation_before(const Content& before) const {
-    if (before.generation != 0) return before.generation;
+  [[nodiscard]] std::uint64_t generation_before(const LeaseContent& before) const {
+    if (before.lease.generation != 0) return before.lease.generation;
     try {
-      return CheckpointFolder{path_.parent_path() / "checkpoints"}.last_generation();
+      return CheckpointFolder{run() / "checkpoints"}.last_generation();
     } catch (const Error& error) {
       refuse(compose("says nothing of who had the run before, nor can it be told otherwise: {}", error.what()));
     }
   }
 
-  [[nodiscard]] bool is_own(const Content& content) const {
-    return content.generation == own_.generation && content.id == own_.id;
-  }
+  [[nodiscard]] bool is_own(const LeaseContent& content) const { return content.lease == own_.lease; }
 
-  // One that has written no boot may be about to, or belong to an older release, on this host.
-  [[nodiscard]] bool is_elsewhere(const Content& holder) const {
-    return !holder.boot.empty() && holder.boot != own_.boot;
-  }
-
-  [[nodiscard]] static bool has_died(const Content& holder) {
-    const bool is_here = holder.host == host_name() && holder.pid > 0;
-    return is_here && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
+  // Returns true as well where the file system has no locks.
+  [[nodiscard]] bool try_lock() const {
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    return ::fcntl(file_.get(), F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES);
   }
 
   // Returns false if somebody on another host has it, or had it when one on this host took the run over who has gone
   // as well. Where the holder has died, its workers still have the file for a moment.
   [[nodiscard]] bool take_lock() const {
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    whole.l_whence = SEEK_SET;
     const Deadline deadline = Deadline::after(times_.lock);
-    while (::fcntl(file_.get(), F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
-      const Content holder = read_or_refuse();
-      if (is_elsewhere(holder)) return false;
-      if (!holder.is_locked && (holder.has_ended || has_died(holder))) return false;
-      const bool is_soon_free = has_died(holder) || holder.boot.empty();
+    while (!try_lock()) {
+      const LeaseContent holder = read_or_refuse();
+      if (holder.is_elsewhere(own_.boot)) return false;
+      if (!holder.is_locked && (holder.has_ended || holder.has_died())) return false;
+      const bool is_soon_free = holder.has_died() || holder.boot.empty();
       if (!is_soon_free || deadline.expired()) throw_in_use(holder, "");
       std::this_thread::sleep_for(std::chrono::milliseconds{5});
     }
     return true;
   }
 
-  // Whose host it is cannot be asked, nor its clock be trusted. Silence is counted in looks, and a look that stalls
-  // tells nothing: the storage may have stood still, or this process, while the holder went on.
-  void watch(const Content& holder) {
-    const auto first = last_sign();
+  void watch(const LeaseContent& holder) {
+    LeaseSilence silence{times_};
     const Deadline deadline = Deadline::after(10 * times_.patience);
-    for (auto looks = times_.patience / times_.beat; looks > 0;) {
+    for (silence.look(lease_file_); !silence.is_over();) {
       std::this_thread::sleep_for(times_.beat);
-      const Deadline in_time = Deadline::after(times_.beat);
-      const auto sign = last_sign();
-      if (first && sign && sign != first) throw_in_use(read_or_refuse(), " and gives signs of life");
-      if (first && sign && !in_time.expired()) --looks;
+      if (silence.look(lease_file_)) throw_in_use(read_or_refuse(), " and gives signs of life");
       if (deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
     }
     takeover_ = compose(
         "the run in {} is taken over: process {} on {} had it since {}, has not ended in order, and "
         "has given no sign of life for {}",
-        path_.parent_path().string(), holder.pid, holder.host, holder.since,
-        Deadline::after(times_.patience).budget_text());
+        run().string(), holder.pid, holder.host, holder.since, Deadline::after(times_.patience).budget_text());
   }
 
   // Of several that have watched the same holder, the last one to write has the run.
   void yield_to_others() const {
     std::this_thread::sleep_for(times_.beat);
-    const Content now = read_or_refuse();
+    const LeaseContent now = read_or_refuse();
     if (!is_own(now)) throw_in_use(now, " and was faster to take it over");
   }
 
-  // When the file was written or touched last, by whatever clock; nothing if it cannot be told. Opened anew, as below.
-  [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> last_sign() const {
-    const Descriptor file{files_->open(path_, O_RDONLY)};
-    struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
-    return std::pair<std::int64_t, std::int64_t>{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
-  }
-
-  [[noreturn]] void throw_in_use(const Content& holder, std::string_view sign) const {
+  [[noreturn]] void throw_in_use(const LeaseContent& holder, std::string_view sign) const {
     throw ConfigError{
         compose("the run in {} is in use: process {} on {} has had it since {}{}; wait for its end, or end it, or "
                 "choose another RunConfig::name",
-                path_.parent_path().string(), holder.pid, holder.host, holder.since, sign)};
+                run().string(), holder.pid, holder.host, holder.since, sign)};
   }
 
-  // Opened anew, so that a network file system asks its server. Returns nothing if it cannot be read, which says
-  // nothing about whose it is; errno says why.
-  [[nodiscard]] std::optional<Content> read() const {
-    const Descriptor file{files_->open(path_, O_RDONLY)};
-    if (!file.is_open() && errno != ENOENT) return std::nullopt;
-    char text[size];
-    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
-    if (got < 0) return std::nullopt;
-    Content content;
-    try {
-      const Json json = parse_json({text, static_cast<std::size_t>(got)});
-      content.generation = json.at("generation").as<std::uint64_t>();
-      content.id = json.at("id").text();
-      content.host = json.at("host").text();
-      content.since = json.at("since").text();
-      content.pid = json.at("pid").as<std::int64_t>();
-      content.boot = json.at("boot").text();
-      content.has_ended = json.at("has_ended").boolean();
-      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
-    } catch (const std::exception&) {  // half written by one that has died: as good as none
-    }
-    return content;
-  }
-
-  [[nodiscard]] Content read_or_refuse() const {
-    const auto content = read();
+  [[nodiscard]] LeaseContent read_or_refuse() const {
+    const auto content = lease_file_.read();
     if (!content) refuse(compose("cannot be read: {}", explain_errno(errno)));
     return *content;
   }
@@ -26236,10 +25987,10 @@ class RunLease {
   // checkpoint of its generation does: see CheckpointWriter.
   void write() const {
     JsonObject object;
-    object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
+    object.add("generation", own_.lease.generation).add("id", own_.lease.id).add("host", own_.host);
     object.add("since", own_.since).add("pid", own_.pid).add("boot", own_.boot).add("has_ended", own_.has_ended);
-    std::string text = object.add("locked", own_.is_locked).text();
-    text.resize(size - 1, ' ');
+    std::string text = object.add("left", own_.is_left).add("locked", own_.is_locked).text();
+    text.resize(LeaseFile::size - 1, ' ');
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
     const auto bytes = std::as_bytes(std::span{text});
@@ -26251,16 +26002,14 @@ class RunLease {
   [[noreturn]] void refuse(const std::string& why) const {
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": {} {}; choose a folder that you can write to and that has room",
-                path_.parent_path().parent_path().string(), path_.string(), why)};
+                run().parent_path().string(), path().string(), why)};
   }
 
-  static constexpr std::size_t size = 1024;
-
-  std::filesystem::path path_;
+  LeaseFile lease_file_;
   LeaseTimes times_;
   std::shared_ptr<Files> files_;
   Descriptor file_{};
-  Content own_{};
+  LeaseContent own_{};
   std::string takeover_{};
   std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
   bool has_waited_ = false;  // for a look at storage that has not answered since
@@ -26276,6 +26025,775 @@ class RunLease {
     throw;
   }
 }
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/election.hpp
+// How the processes that are left of a run come to be led again, when the one that led is lost. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::string_view leader_file_name = "leader.json";
+
+/// Says, in a run's directory, where the process listens that has the run by that lease. No secret is in it: whoever
+/// answers there has to know that.
+struct LeaderPosting {
+  LeaseId lease{};
+  LeaderPlace place{};
+
+  /// Returns what went wrong, or an empty text.
+  [[nodiscard]] std::string write(const std::filesystem::path& run,
+                                  std::shared_ptr<Files> files = std::make_shared<Files>()) const {
+    JsonObject object;
+    object.add("generation", lease.generation).add("id", lease.id).add("process", place.process);
+    object.add("host", place.host).add("port", place.port);
+    return RunDirectory{run, 0, std::move(files)}.write_object(leader_file_name, object, true);
+  }
+
+  /// Returns nothing if there is none. The directory is opened first, so that a network file system asks its server
+  /// what is new in it.
+  [[nodiscard]] static std::optional<LeaderPosting> read(const std::filesystem::path& run) {
+    try {
+      Files files;
+      const Descriptor directory{files.open_directory(run)};
+      const Json json = parse_json(text_of_file(run / leader_file_name));
+      LeaderPosting posting{.lease = {json.at("generation").as<std::uint64_t>(), std::string{json.at("id").text()}},
+                            .place = {.process = json.at("process").as<int>(),
+                                      .host = std::string{json.at("host").text()},
+                                      .port = json.at("port").as<int>()}};
+      posting.place.generation = posting.lease.generation;
+      return posting;
+    } catch (const std::exception&) {  // there is none, or it is damaged
+      return std::nullopt;
+    }
+  }
+};
+
+/// Returns where the process listens that was chosen to lead the run, if it goes on.
+[[nodiscard]] inline std::optional<LeaderPlace> chosen_leader(const RunConfig& config) {
+  if (config.name.empty()) return std::nullopt;
+  const std::filesystem::path run = config.storage_path / config.name;
+  const auto posting = LeaderPosting::read(run);
+  const auto holder = posting ? LeaseFile{run / "lease.json"}.read() : std::nullopt;
+  if (!holder || holder->has_ended || holder->lease != posting->lease) return std::nullopt;
+  return posting->place;
+}
+
+/// Is how an election has ended for a process: it leads, or follows another.
+struct Elected {
+  std::optional<RunLease> lease{};  ///< of the run, if it leads
+  LeaseId leader{};
+};
+
+/// Decides who leads, by the lease of the run: whoever takes it over, which one can. Holds signals until its end, so
+/// that one which would end the program ends the election instead.
+template <JoiningScaling S>
+class Election {
+ public:
+  /// All must outlive it. run: the run's directory. say: is told what people should see.
+  Election(S& scaling, std::filesystem::path run, const RunConfig& config, std::function<void(const std::string&)> say,
+           const LeaseTimes& times = {})
+      : scaling_(&scaling),
+        run_(std::move(run)),
+        config_(&config),
+        notice_(config.preemption),
+        say_(std::move(say)),
+        times_(times),
+        file_(run_ / "lease.json") {}
+
+  /// lost: who led. why: how that was found out. Throws: HostLostError that says why the run cannot go on here.
+  [[nodiscard]] Elected hold(const LeaseId& lost, std::string_view why) {
+    why_ = why;
+    static_cast<void>(notice_.look_out());
+    if (say_) say_(compose("{}; those that are left look for another", why_));
+    const Deadline end = Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
+    const Deadline sight = Deadline::after(std::min<std::chrono::nanoseconds>(config_->start_timeout, time_to_see));
+    std::optional<LeaseHolderWatch> watch;
+    while (true) {
+      const auto now = file_.read();
+      if (now && now->lease.generation >= lost.generation) {
+        if (!watch || watch->holder().lease != now->lease) watch.emplace(*now, times_);
+        const bool is_new = now->lease != lost;
+        if (is_new && follows(now->lease)) return {.leader = now->lease};
+        if (now->has_ended && !now->is_left)
+          give_up(compose("process {} on {} has ended the run", now->pid, now->host));
+        if (watch->is_over(file_, *now)) {
+          if (auto lease = claim(*now, watch->is_silent())) return {.lease = std::move(lease)};
+        }
+      } else if (!watch && sight.expired()) {
+        give_up(compose("{} is not to be seen here, and without it no other process can lead", file_.path().string()));
+      }
+      if (end.expired()) give_up(reason_at_end(watch, lost, end));
+      pause(end);
+    }
+  }
+
+  /// Waits, as the one that has the lease, for those that are left, and leads them then.
+  /// Throws: HostLostError if the lease is lost or the run is to end; Error if this process cannot listen.
+  void lead(RunLease& lease) {
+    try {
+      if (const std::string loss = lease.keep_alive(); say_ && !loss.empty()) say_(loss);
+      const Deadline end = Deadline::after(std::min(config_->silence_limit, config_->start_timeout));
+      const LeaderPosting posting{.lease = lease.id(), .place = scaling_->offer(lease.generation())};
+      if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
+      while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
+        if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
+        pause(end);
+      }
+    } catch (...) {
+      lease.leave_to_others();
+      throw;
+    }
+  }
+
+  /// Returns with how many workers those go on that are there. Throws: HostLostError if they are too few.
+  [[nodiscard]] int find_room(ElasticSize& size) {
+    const auto found = size.wait(
+        config_->start_timeout, [this](auto time) { return sleeps_unless([this] { return is_asked_to_end(); }, time); },
+        [this](const std::string& text) {
+          if (say_) say_(text);
+        });
+    if (found) return *found;
+    give_up(end_sign_.empty() ? size.no_room() : compose("{} came", end_sign_));
+  }
+
+  /// Whether a signal or a file asks the run to end. Remembered.
+  [[nodiscard]] bool is_asked_to_end() {
+    while (const auto signal = signals_.take()) {
+      if (notice_.concerns_run(*signal)) end_sign_ = signal_name(*signal);
+    }
+    if (notice_.take_file()) end_sign_ = config_->preemption.file.string();
+    return !end_sign_.empty();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds slice{50};
+  static constexpr std::chrono::seconds time_to_see{5};
+  static constexpr std::chrono::seconds time_to_connect{3};
+
+  [[nodiscard]] bool follows(const LeaseId& leader) {
+    const auto posting = LeaderPosting::read(run_);
+    return posting && posting->lease == leader &&
+           scaling_->try_to_follow(posting->place, Deadline::after(time_to_connect));
+  }
+
+  [[nodiscard]] std::optional<RunLease> claim(const LeaseContent& from, bool is_silent) {
+    try {
+      return std::optional<RunLease>{std::in_place, run_, from, is_silent, times_};
+    } catch (const Error& error) {  // another was faster, or the storage takes nothing
+      hindrance_ = error.what();
+      return std::nullopt;
+    }
+  }
+
+  [[nodiscard]] std::string reason_at_end(const std::optional<LeaseHolderWatch>& watch, const LeaseId& lost,
+                                          const Deadline& end) const {
+    if (!watch) return compose("{} cannot be read", file_.path().string());
+    const LeaseContent& holder = watch->holder();
+    const std::string time = end.budget_text();
+    if (!hindrance_.empty()) return compose("no other process has come to lead it within {}: {}", time, hindrance_);
+    if (holder.lease == lost) {
+      return compose(
+          "process {} on {}, which led, still gives signs of life in {} after {}, and goes on without this one",
+          holder.pid, holder.host, file_.path().string(), time);
+    }
+    return compose("process {} on {} leads now, and could not be reached within {}", holder.pid, holder.host, time);
+  }
+
+  void pause(const Deadline& end) {
+    const auto time = std::min<std::chrono::nanoseconds>(slice, end.remaining());
+    if (!sleeps_unless([this] { return is_asked_to_end(); }, time)) give_up(compose("{} came", end_sign_));
+  }
+
+  [[noreturn]] void give_up(std::string_view reason) const { throw HostLostError{compose("{}; {}", why_, reason)}; }
+
+  S* scaling_;
+  std::filesystem::path run_;
+  const RunConfig* config_;
+  PreemptionNotice notice_;
+  std::function<void(const std::string&)> say_;
+  LeaseTimes times_;
+  LeaseFile file_;
+  SignalWatch signals_{};
+  std::string why_{};
+  std::string hindrance_{};
+  std::string end_sign_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/follower_parts.hpp
+// Has the processes that follow write their workers' parts of a checkpoint, where they see its directory. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a file that a rank has saved, and where in its snapshot it stands.
+struct SavedPart {
+  std::string name{};
+  std::int32_t rank = 0;
+  std::int32_t slot = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
+/// Says what a process that follows is to write, and where.
+struct WriteOrder {
+  std::string run{};  ///< the run's directory
+  std::string directory{};
+  std::vector<SavedPart> parts{};
+
+  [[nodiscard]] std::vector<std::byte> encode() const {
+    WireWriter writer;
+    writer.put_text(run);
+    writer.put_text(directory);
+    for (const SavedPart& part : parts) {
+      writer.put_text(part.name);
+      writer.put(part.rank);
+      writer.put(part.slot);
+      writer.put(part.offset);
+      writer.put(part.size);
+    }
+    return writer.bytes();
+  }
+  [[nodiscard]] static WriteOrder decode(std::span<const std::byte> bytes) {
+    WireReader reader{bytes};
+    WriteOrder order{.run = reader.take_text()};
+    order.directory = reader.take_text();
+    while (!reader.is_empty()) {
+      SavedPart part{.name = reader.take_text()};
+      part.rank = reader.take<std::int32_t>();
+      part.slot = reader.take<std::int32_t>();
+      part.offset = reader.take<std::uint64_t>();
+      part.size = reader.take<std::uint64_t>();
+      order.parts.push_back(std::move(part));
+    }
+    return order;
+  }
+};
+
+/// Says what a process has written.
+struct WriteAnswer {
+  bool sees_directory = false;
+  std::vector<ManifestFile> files{};
+
+  [[nodiscard]] std::vector<std::byte> encode() const {
+    WireWriter writer;
+    writer.put(static_cast<std::uint8_t>(sees_directory));
+    for (const ManifestFile& file : files) {
+      writer.put_text(file.name);
+      writer.put(file.size);
+      writer.put(file.crc32c);
+    }
+    return writer.bytes();
+  }
+  [[nodiscard]] static WriteAnswer decode(std::span<const std::byte> bytes) {
+    WireReader reader{bytes};
+    WriteAnswer answer{.sees_directory = reader.take<std::uint8_t>() != 0};
+    while (!reader.is_empty()) {
+      ManifestFile file{.name = reader.take_text()};
+      file.size = reader.take<std::uint64_t>();
+      file.crc32c = reader.take<std::uint32_t>();
+      answer.files.push_back(std::move(file));
+    }
+    return answer;
+  }
+};
+
+/// Whether the directory is to be seen from here. It has just been made, by a name that is a random number: where
+/// storage is not shared there is none of that name. Those above it are opened first: a network file system asks its
+/// server then, instead of remembering what was not there before.
+[[nodiscard]] inline bool sees_directory(Files& files, const WriteOrder& order, std::chrono::nanoseconds patience) {
+  const std::filesystem::path directory = order.directory;
+  const Deadline deadline = Deadline::after(patience);
+  while (true) {
+    bool is_there = false;
+    for (const auto& path : {std::filesystem::path{order.run}, directory.parent_path(), directory}) {
+      const int fd = uninterrupted([&] { return files.open_directory(path); });
+      is_there = fd >= 0;
+      if (is_there) files.close(fd);
+    }
+    if (is_there || deadline.expired()) return is_there;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  }
+}
+
+/// Returns what carries out a WriteOrder. It makes no directory: where that of the order has been given up, nothing is
+/// written. patience: with a network file system that has not yet heard of the directory.
+[[nodiscard]] inline RequestHandler part_writer(std::shared_ptr<Files> files = std::make_shared<Files>(),
+                                                std::chrono::nanoseconds patience = std::chrono::seconds{1}) {
+  return [files = std::move(files), patience](std::span<const std::byte> request, const SnapshotReader& snapshot) {
+    const WriteOrder order = WriteOrder::decode(request);
+    WriteAnswer answer{.sees_directory = sees_directory(*files, order, patience)};
+    if (!answer.sees_directory) return answer.encode();
+    PartFiles written{*files, order.directory};
+    for (const SavedPart& part : order.parts) {
+      const auto read = [&snapshot, &part](std::size_t begin, std::size_t size) {
+        return snapshot(part.rank, part.slot, part.offset + begin, size);
+      };
+      answer.files.push_back(written.write(part.name, PartBytes{part.size, read}));
+    }
+    written.seal();
+    return answer.encode();
+  };
+}
+
+/// Knows the processes that are not asked to write: their parts go over the network.
+class LeftOut {
+ public:
+  static constexpr int retry_interval =
+      16;  ///< in checkpoints: looking for a directory takes a second where there is none
+
+  /// A checkpoint begins; those of an earlier attempt are asked again.
+  void begin_checkpoint(int attempt) {
+    if (std::exchange(attempt_, attempt) != attempt) asked_with_.clear();
+    ++checkpoint_;
+  }
+  [[nodiscard]] bool contains(int process) const {
+    const auto found = asked_with_.find(process);
+    return found != asked_with_.end() && checkpoint_ < found->second;
+  }
+  /// One that does not see the run's directory, or not yet. Returns whether that is new.
+  bool add_blind(int process) {
+    asked_with_[process] = checkpoint_ + retry_interval;
+    return was_blind_.insert(process).second;
+  }
+  void add_for_attempt(int process) { asked_with_[process] = std::numeric_limits<std::int64_t>::max(); }
+
+ private:
+  int attempt_ = 0;
+  std::int64_t checkpoint_ = 0;  // its number
+  std::map<int, std::int64_t> asked_with_{};
+  std::set<int> was_blind_{};
+};
+
+/// Is the leader's end.
+class FollowerParts final : public PartWriters {
+ public:
+  /// left_out: gets those that do not see the run's directory, or could not write there.
+  FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts, LeftOut& left_out)
+      : group_(&group), run_(std::move(run)), left_out_(&left_out) {
+    for (const SavedPart& part : parts) {
+      const int process = group.process_of(part.rank);
+      if (process != 0 && !left_out.contains(process)) parts_[process].push_back(part);
+    }
+  }
+
+  std::set<std::string> begin(const std::filesystem::path& directory) override {
+    std::set<std::string> names;
+    for (const auto& [process, parts] : parts_) {
+      for (const SavedPart& part : parts) names.insert(part.name);
+    }
+    directory_ = directory;
+    for (const auto& [process, parts] : parts_) {
+      const WriteOrder order{.run = run_.string(), .directory = directory.string(), .parts = parts};
+      try {
+        answers_[process] = group_->send_request(process, order.encode());
+      } catch (const std::exception& error) {
+        complain(process, error.what());
+      }
+    }
+    return names;
+  }
+
+  std::vector<ManifestFile> finish() override {
+    std::vector<ManifestFile> all;
+    std::vector<std::string> late;  // who may write yet
+    for (const auto& [process, await] : std::exchange(answers_, {})) {
+      if (!await) continue;
+      try {
+        WriteAnswer answer = WriteAnswer::decode(await());
+        if (!answer.sees_directory && left_out_->add_blind(process)) tell_of_blind(process);
+        std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
+      } catch (const LateAnswerError& error) {
+        left_out_->add_for_attempt(process);
+        late.push_back(compose("process {} does not come to an end of writing its part ({})", process, error.what()));
+      } catch (const std::exception& error) {
+        complain(process, error.what());
+      }
+    }
+    if (late.empty()) return all;
+    throw Error{
+        compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and the "
+                "process that leads takes the parts of later ones over the network until the workers are started again",
+                directory_.string(), joined(late, "; "))};
+  }
+
+  /// Say why parts were not written there, unless that is known.
+  [[nodiscard]] const std::vector<std::string>& complaints() const noexcept { return complaints_; }
+
+ private:
+  void complain(int process, std::string_view why) {
+    left_out_->add_for_attempt(process);
+    complaints_.push_back(
+        compose("the process that leads has written the part of a checkpoint that process {} could not write: {}",
+                process, why));
+  }
+  void tell_of_blind(int process) {
+    complaints_.push_back(compose(
+        "process {} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
+        "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
+        process, run_.string(), LeftOut::retry_interval));
+  }
+
+  WorkerGroup* group_;
+  std::filesystem::path run_;
+  std::filesystem::path directory_{};  // of the checkpoint
+  LeftOut* left_out_;
+  std::map<int, std::vector<SavedPart>> parts_{};  // by process
+  std::map<int, std::function<std::vector<std::byte>()>> answers_{};
+  std::vector<std::string> complaints_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/failure_budget.hpp
+// Decides whether a run that has failed starts again. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts failures. Knows no clock and no workers.
+class FailureBudget {
+ public:
+  struct Verdict {
+    bool restarts = false;
+    std::chrono::nanoseconds delay{0};
+    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
+  };
+
+  /// Is what has been counted so far.
+  struct Counts {
+    std::int32_t failures = 0;  ///< since the budget was whole
+    std::int32_t in_all = 0;
+    std::int32_t in_a_row = 0;  ///< without progress between them
+    std::int32_t at_step = 0;
+    std::uint64_t last_step = 0;
+  };
+
+  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
+  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
+      : config_(config), is_elastic_(is_elastic) {}
+
+  [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
+  /// Goes on from what somebody else has counted.
+  void go_on_from(const Counts& counts) noexcept { counts_ = counts; }
+
+  /// Whether a failure can be followed by another start at all.
+  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
+  /// Whether this one can.
+  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
+
+  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
+  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
+    if (is_resize(failure)) return {.restarts = true};
+    if (has_progressed && config_.renew_after_progress) counts_.failures = 0;
+    counts_.at_step = counts_.in_all++ > 0 && step == counts_.last_step ? counts_.at_step + 1 : 1;
+    counts_.last_step = step;
+    counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
+    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
+    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
+      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
+    }
+    if (counts_.at_step >= config_.max_failures_at_same_step) {
+      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
+                                "cause (FailureConfig::max_failures_at_same_step)",
+                                counts_.at_step, step)};
+    }
+    if (config_.max_failures > 0 && counts_.failures >= config_.max_failures) {
+      return {.reason =
+                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
+    }
+    ++counts_.failures;
+    return {.restarts = true, .delay = delay()};
+  }
+
+ private:
+  // Where another start has failed as well, there are not enough left.
+  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
+    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
+  }
+
+  [[nodiscard]] std::chrono::nanoseconds delay() const {
+    std::chrono::nanoseconds delay = config_.backoff;
+    for (int at = 1; at < counts_.in_a_row && delay < config_.max_backoff; ++at) delay *= 2;
+    return std::min(delay, config_.max_backoff);
+  }
+
+  FailureConfig config_;
+  bool is_elastic_;
+  Counts counts_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_ledger.hpp
+// What a run has been through, as whoever leads it next has to know. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts) {
+  writer.put(static_cast<std::uint32_t>(attempts.size()));
+  for (const Attempt& attempt : attempts) {
+    writer.put_text(attempt.error);
+    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
+    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
+    writer.put(attempt.seconds);
+    writer.put(static_cast<std::int32_t>(attempt.world_size));
+  }
+}
+[[nodiscard]] inline std::vector<Attempt> take_attempts(WireReader& reader) {
+  std::vector<Attempt> attempts;
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t at = 0; at < count; ++at) {
+    Attempt attempt{.error = reader.take_text()};
+    attempt.failed_rank = reader.take<std::int32_t>();
+    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
+      *step = reader.take<std::uint64_t>();
+    }
+    attempt.seconds = reader.take<double>();
+    attempt.world_size = reader.take<std::int32_t>();
+    attempts.push_back(std::move(attempt));
+  }
+  return attempts;
+}
+
+/// Is told to all processes before each start of the workers: files of the one that leads may not have reached the
+/// storage when it is lost.
+struct RunLedger {
+  std::int32_t attempt = 0;      ///< that begins
+  std::uint64_t begin_step = 0;  ///< where
+  std::int32_t world_size = 0;   ///< with so many workers
+  FailureBudget::Counts failures{};
+  std::vector<Attempt> attempts{};  ///< that have ended
+
+  [[nodiscard]] std::string encode() const {
+    WireWriter writer;
+    writer.put(attempt);
+    writer.put(begin_step);
+    writer.put(world_size);
+    writer.put(failures);
+    put_attempts(writer, attempts);
+    return writer.text();
+  }
+  [[nodiscard]] static RunLedger decode(std::string_view text) {
+    WireReader reader{text};
+    RunLedger ledger{.attempt = reader.take<std::int32_t>()};
+    ledger.begin_step = reader.take<std::uint64_t>();
+    ledger.world_size = reader.take<std::int32_t>();
+    ledger.failures = reader.take<FailureBudget::Counts>();
+    ledger.attempts = take_attempts(reader);
+    return ledger;
+  }
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/checkpoint_writer.hpp
+// Writes checkpoints on a thread of the supervisor, while the workers go on. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a checkpoint that all ranks have saved, and that is to be written.
+struct SaveJob {
+  struct Slot {
+    int rank = 0;
+    int slot = 0;
+  };
+  Manifest manifest{};
+  std::vector<SavedPart> parts{};
+  std::vector<Slot> slots{};  // where the parts are, to be given back afterwards
+};
+
+/// Says what has become of a SaveJob.
+struct SaveOutcome {
+  Manifest manifest{};
+  std::filesystem::path path{};  ///< empty if it could not be written
+  std::string error{};           ///< also of checkpoints that could not be removed
+};
+
+/// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
+class CheckpointWriter {
+ public:
+  /// run: the run's directory, in which the folder lies.
+  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
+                   std::shared_ptr<Files> files = std::make_shared<Files>())
+      : run_(std::move(run)),
+        files_(std::move(files)),
+        folder_(std::move(folder)),
+        retention_(std::move(retention)),
+        group_(&group) {}
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  /// Writes what has been submitted.
+  ~CheckpointWriter() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  /// Throws: what the system or the memory refuses; the job's memory is the caller's to give back then.
+  void submit(SaveJob job) {
+    const std::lock_guard lock{mutex_};
+    if (!thread_.joinable()) start();
+    jobs_.push_back(std::move(job));
+    changed_.notify_all();
+  }
+
+  /// Takes note of a checkpoint that could not even be submitted.
+  void note_failure(Manifest manifest, std::string error) {
+    const std::lock_guard lock{mutex_};
+    outcomes_.push_back({.manifest = std::move(manifest), .error = std::move(error)});
+  }
+
+  /// Whether the memory of what was submitted last is still held: it is given back once that is written.
+  [[nodiscard]] bool holds_last() {
+    const std::lock_guard lock{mutex_};
+    return !jobs_.empty() || holds_job_;
+  }
+
+  /// Waits until all has been written, or the time is over. Returns whether it has.
+  [[nodiscard]] bool drain(const Deadline& deadline) {
+    std::unique_lock lock{mutex_};
+    return changed_.wait_for(lock, deadline.remaining(), [this] { return jobs_.empty() && !is_writing_; });
+  }
+
+  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(outcomes_, {});
+  }
+
+  /// Only while nothing is being written.
+  [[nodiscard]] CheckpointFolder& folder() noexcept { return folder_; }
+  [[nodiscard]] const Retention& retention() const noexcept { return retention_; }
+
+ private:
+  void start() {
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    thread_ = std::thread{[this] { run(); }};
+  }
+
+  void run() {
+    std::unique_lock lock{mutex_};
+    while (true) {
+      changed_.wait(lock, [this] { return is_ending_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      SaveJob job = std::move(jobs_.front());
+      jobs_.pop_front();
+      is_writing_ = holds_job_ = true;
+      lock.unlock();
+      SaveOutcome outcome = write(job);
+      lock.lock();
+      outcomes_.push_back(std::move(outcome));
+      is_writing_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  [[nodiscard]] SaveOutcome write(const SaveJob& job) {
+    SaveOutcome outcome{.manifest = job.manifest};
+    std::vector<std::string> losses;
+    left_out_.begin_checkpoint(job.manifest.attempt);
+    std::optional<FollowerParts> others;
+    try {
+      make_reports_durable(losses);
+      make_run_durable();
+      others.emplace(*group_, run_, job.parts, left_out_);
+      outcome.path = folder_.commit(job.manifest, parts_of(job), &*others);
+    } catch (const std::exception& error) {
+      outcome.error = error.what();
+    }
+    if (others) losses.insert(losses.end(), others->complaints().begin(), others->complaints().end());
+    {
+      const std::lock_guard lock{mutex_};
+      holds_job_ = false;  // before a worker may write to it again
+    }
+    for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
+    if (outcome.path.empty()) {  // what was lost besides is not told by the next attempt again
+      losses.insert(losses.begin(), std::move(outcome.error));
+      outcome.error = joined(losses, "; ");
+      return outcome;
+    }
+    try {
+      folder_.retain(retention_);
+    } catch (const std::exception& error) {
+      losses.emplace_back(error.what());
+    }
+    outcome.error = joined(losses, "; ");
+    return outcome;
+  }
+
+  // What was reported before a checkpoint is in the file by now, and has to last as it does. losses gets why it may
+  // not: a checkpoint is worth more than they are.
+  void make_reports_durable(std::vector<std::string>& losses) {
+    const auto path = run_ / "metrics.jsonl";
+    if (!std::filesystem::exists(path)) return;
+    try {
+      sync_file(path, &Files::sync_data);
+      if (!has_reports_) sync_directory(*files_, run_);
+      has_reports_ = true;
+    } catch (const Error& error) {
+      losses.push_back(compose("a power cut may take reports away that a checkpoint has counted: {}", error.what()));
+    }
+  }
+
+  [[nodiscard]] std::vector<CheckpointFolder::Part> parts_of(const SaveJob& job) const {
+    std::vector<CheckpointFolder::Part> parts;
+    for (const SavedPart& part : job.parts) {
+      const auto read = [group = group_, &part](std::size_t begin, std::size_t size) {
+        return group->snapshot(part.rank, part.slot, part.offset + begin, size);
+      };
+      parts.push_back({.name = part.name, .bytes = {part.size, read}});
+    }
+    return parts;
+  }
+
+  // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
+  void make_run_durable() {
+    if (is_run_durable_) return;
+    sync_file(run_ / "run.json", &Files::sync);
+    const auto lease = run_ / "lease.json";  // has the generation of what follows
+    if (std::filesystem::exists(lease)) sync_file(lease, &Files::sync);
+    sync_directory(*files_, run_);
+    sync_directory(*files_, run_.parent_path());
+    sync_directory(*files_, run_.parent_path().parent_path());
+    is_run_durable_ = true;
+  }
+
+  void sync_file(const std::filesystem::path& path, int (Files::*sync)(int)) {
+    const Descriptor file{files_->open(path, O_RDONLY)};
+    if (file.is_open() && uninterrupted([&] { return ((*files_).*sync)(file.get()); }) == 0) return;
+    throw Error{compose("{} cannot be made durable: {}", path.string(), explain_errno(errno))};
+  }
+
+  std::filesystem::path run_;
+  bool is_run_durable_ = false;  // as far as the writing thread has seen to it
+  bool has_reports_ = false;     // and that they have a name there
+  std::shared_ptr<Files> files_;
+  CheckpointFolder folder_;
+  Retention retention_;
+  WorkerGroup* group_;
+  LeftOut left_out_{};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<SaveJob> jobs_{};
+  std::vector<SaveOutcome> outcomes_{};
+  bool is_writing_ = false;
+  bool holds_job_ = false;
+  bool is_ending_ = false;
+  std::thread thread_{};
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -26417,8 +26935,10 @@ class RunLog {
     warn(compose("the run begins at the beginning, for {} and all other checkpoints of it are gone", lost));
   }
 
-  /// attempt: the number of the one that begins; failed: the one before. from: where it goes on, at begin_step.
-  void tell_of_restart(int attempt, const Attempt& failed, const std::string& from, std::uint64_t begin_step) {
+  /// attempt: the number of the one that begins; failed: the one before. checkpoint: where it goes on, at begin_step;
+  /// empty for the beginning.
+  void tell_of_restart(int attempt, const Attempt& failed, const std::string& checkpoint, std::uint64_t begin_step) {
+    const std::string from = checkpoint.empty() ? "the beginning" : checkpoint;
     JsonObject event = begin_event("restart");
     event.add("attempt", attempt).add("error", failed.error).add("from", from).add("lost_steps", failed.lost_steps);
     write(event);
@@ -26426,6 +26946,11 @@ class RunLog {
                   begin_step, failed.lost_steps));
   }
 
+  /// Another process has led the run until now, and has told of so many attempts.
+  void tell_of_leader(const std::string& why, std::size_t num_attempts) {
+    num_attempts_told_ = num_attempts;
+    write(begin_event("leader_lost").add("error", why).add("leads", host_name()).add("pid", ::getpid()));
+  }
   /// Tells of those that have ended since the last call.
   void tell_of(const std::vector<Attempt>& attempts) {
     for (; num_attempts_told_ < attempts.size(); ++num_attempts_told_) {
@@ -26477,6 +27002,154 @@ class RunLog {
   Clock::time_point called_at_;
   std::vector<std::string> warnings_{};
   std::size_t num_attempts_told_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/inheritance.hpp
+// How a process that leads a run after another goes on with it, and what it leaves to the next one. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what a process begins with that leads a run after another.
+struct Inheritance {
+  RunLedger ledger{};
+  std::string why{};           ///< it does: who is lost, and who leads now
+  double seconds = 0;          ///< since fit() was called
+  std::uint64_t end_step = 0;  ///< that workers had ended by then, as far as is known here
+
+  /// Adds the attempt that has ended with who led, where the run goes on at next_step.
+  [[nodiscard]] std::vector<Attempt> attempts(std::uint64_t next_step) const {
+    std::vector<Attempt> all = ledger.attempts;
+    const std::uint64_t end = std::max({end_step, ledger.begin_step, next_step});
+    all.push_back({.error = why,
+                   .begin_step = ledger.begin_step,
+                   .end_step = end,
+                   .lost_steps = end - next_step,
+                   .seconds = seconds,
+                   .world_size = ledger.world_size});
+    return all;
+  }
+};
+
+/// why: how the loss was found out.
+[[nodiscard]] inline std::string text_of_succession(const LostLead& lost, std::string_view why) {
+  return compose("process {}, which led the run, is lost ({}); process {} on {} leads now", lost.process, why,
+                 lost.own_process, host_name());
+}
+
+[[nodiscard]] inline Inheritance inherit(const LostLead& lost, std::string why, Deadline::Clock::time_point called_at) {
+  return {.ledger = lost.note.empty() ? RunLedger{} : RunLedger::decode(lost.note),
+          .why = std::move(why),
+          .seconds = std::chrono::duration<double>(Deadline::Clock::now() - called_at).count(),
+          .end_step = lost.num_steps};
+}
+
+/// Says how a process has come to lead, and how it lets others know what they have to if it is lost.
+struct Leadership {
+  std::function<void(std::string_view note)> note{};
+  std::optional<Inheritance> inherited{};
+
+  void tell(const RunLedger& ledger) const {
+    if (note) note(ledger.encode());
+  }
+};
+
+/// Goes on at begin_step as whoever led before would have after a failure; it is not counted as one.
+inline void take_over(const Inheritance& inherited, std::uint64_t begin_step, Briefing& briefing, FailureBudget& budget,
+                      std::vector<Attempt>& attempts, RunLog& log) {
+  briefing.attempt = inherited.ledger.attempt + 1;
+  budget.go_on_from(inherited.ledger.failures);
+  attempts = inherited.attempts(begin_step);
+  log.tell_of_leader(inherited.why, inherited.ledger.attempts.size());
+  log.tell_of(attempts);
+  log.tell_of_restart(briefing.attempt, attempts.back(), briefing.checkpoint, begin_step);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/policies.hpp
+// Says in one sentence what is wrong with a pair of policies. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+template <class T>
+concept Complete = requires {
+  sizeof(T);
+};
+
+/// Is a pair of policies that can work.
+template <class B, class S>
+concept FittingPolicies = Complete<B> && Complete<S> && Backend<B> && Scaling<S> &&(B::reach >= S::reach);
+
+/// Is a pair of policies of which at least one stands in the other's place.
+template <class B, class S>
+concept SwappedPolicies = (Complete<B> && Scaling<B>) || Backend<S>;
+
+template <class B, class S>
+struct OrderedPolicies {
+  static_assert(!SwappedPolicies<B, S>,
+                "a Trainer names its Backend first and its Scaling second, as in Trainer<Gloo, Processes>: here a "
+                "Scaling stands in the place of the Backend, or a Backend in the place of the Scaling");
+};
+
+template <class B, class S>
+struct CompletePolicies {
+  static_assert(Complete<B>,
+                "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
+                "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<Local, Threads>. For any "
+                "other, include its header");
+  static_assert(Complete<S>,
+                "the Scaling of this Trainer is only declared here: include <railyard/railyard.hpp>, or its header");
+};
+
+template <class B, class S>
+struct BothPolicies {
+  static_assert(
+      Backend<B>,
+      "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
+      "railyard/core/backend.hpp says what each part has to do. There are Gloo, SharedMemory, Nccl, Local and "
+      "Checked<Gloo>");
+  static_assert(Scaling<S>,
+                "the second policy of this Trainer is no Scaling: the compiler names below what the class lacks; "
+                "railyard/core/scaling.hpp says what each part has to do. There are Processes, Threads and Launched");
+};
+
+template <class B, class S>
+struct ReachingPolicies {
+  static_assert(B::reach >= S::reach || B::reach != Reach::process,
+                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
+                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
+  static_assert(B::reach >= S::reach || B::reach == Reach::process,
+                "this Backend cannot reach the workers that this Scaling makes: SharedMemory joins the workers of one "
+                "host only; say Trainer<Gloo, Launched>, which shares memory on each host, or "
+                "Trainer<SharedMemory, Processes>");
+};
+
+/// Is instantiated for a pair that does not fit. The questions are asked one after another, each in a class of its own:
+/// the compiler answers with one sentence, and a static_assert of nothing but a concept makes it name the missing part.
+template <class B, class S>
+constexpr auto refuse_policies() {
+  if constexpr (SwappedPolicies<B, S>) {
+    static_cast<void>(sizeof(OrderedPolicies<B, S>));
+  } else if constexpr (!Complete<B> || !Complete<S>) {
+    static_cast<void>(sizeof(CompletePolicies<B, S>));
+  } else if constexpr (!Backend<B> || !Scaling<S>) {
+    static_cast<void>(sizeof(BothPolicies<B, S>));
+  } else {
+    static_cast<void>(sizeof(ReachingPolicies<B, S>));
+  }
+}
+
+/// Takes the place of the options of a backend that there is none of.
+struct AnyOptions {
+  AnyOptions() = default;
+  template <class T>
+  AnyOptions(const T& /*options*/) {}
 };
 
 }  // namespace detail
@@ -26934,78 +27607,6 @@ namespace detail {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/failure_budget.hpp
-// Decides whether a run that has failed starts again. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Counts failures. Knows no clock and no workers.
-class FailureBudget {
- public:
-  struct Verdict {
-    bool restarts = false;
-    std::chrono::nanoseconds delay{0};
-    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
-  };
-
-  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
-  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
-      : config_(config), is_elastic_(is_elastic) {}
-
-  /// Whether a failure can be followed by another start at all.
-  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
-  /// Whether this one can.
-  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
-
-  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
-  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
-    if (is_resize(failure)) return {.restarts = true};
-    if (has_progressed && config_.renew_after_progress) num_failures_ = 0;
-    num_at_step_ = num_failures_in_all_++ > 0 && step == last_step_ ? num_at_step_ + 1 : 1;
-    last_step_ = step;
-    num_in_a_row_ = has_progressed ? 1 : num_in_a_row_ + 1;
-    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
-    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
-      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
-    }
-    if (num_at_step_ >= config_.max_failures_at_same_step) {
-      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
-                                "cause (FailureConfig::max_failures_at_same_step)",
-                                num_at_step_, step)};
-    }
-    if (config_.max_failures > 0 && num_failures_ >= config_.max_failures) {
-      return {.reason =
-                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
-    }
-    ++num_failures_;
-    return {.restarts = true, .delay = delay()};
-  }
-
- private:
-  // Where another start has failed as well, there are not enough left.
-  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
-    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
-  }
-
-  [[nodiscard]] std::chrono::nanoseconds delay() const {
-    std::chrono::nanoseconds delay = config_.backoff;
-    for (int at = 1; at < num_in_a_row_ && delay < config_.max_backoff; ++at) delay *= 2;
-    return std::min(delay, config_.max_backoff);
-  }
-
-  FailureConfig config_;
-  bool is_elastic_;
-  int num_failures_ = 0;  // since the budget was whole
-  int num_failures_in_all_ = 0;
-  int num_in_a_row_ = 0;  // without progress between them
-  int num_at_step_ = 0;
-  std::uint64_t last_step_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/farewell.hpp
 // Whether a run that was told of its end has saved its state since. Train room.
 
@@ -27044,108 +27645,6 @@ class Farewell {
   bool is_preempted_ = false;
   int num_saved_before_ = 0;
   Time began_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/patience.hpp
-// Tells a state that lasts from one that passes, and waits. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says when the same rank has been found for longer than a while.
-class Patience {
- public:
-  using Time = std::chrono::steady_clock::time_point;
-
-  /// rank: -1 if none is found. Returns whether it has been found again and again for so long.
-  [[nodiscard]] bool is_over(int rank, Time now) {
-    if (rank != rank_) since_ = now;
-    rank_ = rank;
-    constexpr std::chrono::seconds most{5};
-    return rank >= 0 && now - since_ > most;
-  }
-
- private:
-  int rank_ = -1;
-  Time since_{};
-};
-
-/// Sleeps for so long. Returns false as soon as is_over() says so, which is asked once at least.
-template <class IsOver>
-[[nodiscard]] bool sleeps_unless(const IsOver& is_over, std::chrono::nanoseconds time) {
-  const Deadline deadline = Deadline::after(time);
-  do {
-    if (is_over()) return false;
-    std::this_thread::sleep_for(
-        std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
-  } while (!deadline.expired());
-  return true;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/preemption_notice.hpp
-// Tells what announces that the machine of a run will be taken away. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Knows the settings, and whether the file has been seen.
-class PreemptionNotice {
- public:
-  explicit PreemptionNotice(PreemptionConfig config) : config_(std::move(config)) {}
-
-  [[nodiscard]] bool is_announced_by(int signal) const {
-    return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
-  }
-  /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
-  [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
-
-  /// How often to ask for the file.
-  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
-    return config_.file.empty() ? std::chrono::nanoseconds{std::chrono::hours{1}} : look_interval;
-  }
-  /// Whether the file has come to be since the last call. Storage that does not answer holds up nobody, once look_out()
-  /// has been called.
-  [[nodiscard]] bool take_file() {
-    if (config_.file.empty() || is_file_taken_) return false;
-    if (!lookout_) look();
-    is_file_taken_ = is_file_there_.load(std::memory_order_relaxed);
-    return is_file_taken_;
-  }
-
-  /// Looks for the file on a thread of its own from now on. The notice stays where it is then. Returns what there is to
-  /// be said if there is no thread for it.
-  [[nodiscard]] std::string look_out() {
-    if (config_.file.empty() || lookout_) return {};
-    try {
-      lookout_ = std::make_unique<Heartbeat>([this] { look(); }, look_interval);
-      lookout_->beat_now(Deadline::after(std::chrono::nanoseconds{0}));
-      return {};
-    } catch (const std::system_error& error) {
-      return compose("{} is looked for between other work, which waits where its storage does not answer: {}",
-                     config_.file.string(), error.what());
-    }
-  }
-  /// Does so no more until it is asked to again: see RunLease.
-  void pause() { lookout_.reset(); }
-
- private:
-  static constexpr std::chrono::nanoseconds look_interval = std::chrono::milliseconds{500};
-
-  void look() {
-    std::error_code ignored;
-    if (std::filesystem::exists(config_.file, ignored)) is_file_there_.store(true, std::memory_order_relaxed);
-  }
-
-  PreemptionConfig config_;
-  std::atomic<bool> is_file_there_{false};
-  bool is_file_taken_ = false;
-  std::unique_ptr<Heartbeat> lookout_{};
 };
 
 }  // namespace detail
@@ -27640,11 +28139,12 @@ class Supervision {
 
   /// size: which says as well how many workers there are at first. before: what an earlier program has left of the run.
   Supervision(const RunConfig& config, ElasticSize size, RunInfo info, Clock::time_point called_at, RunLease lease,
-              RunRecord before = {}, const Console& console = Console{})
+              RunRecord before = {}, Leadership leadership = {}, const Console& console = Console{})
       : config_(config),
         size_(std::move(size)),
         info_(std::move(info)),
         lease_(std::move(lease)),
+        leadership_(std::move(leadership)),
         directory_(info_.path, size_.count().max()),
         history_(directory_, info_.world_size, std::move(before)),
         ranks_(info_.world_size),
@@ -27663,9 +28163,11 @@ class Supervision {
     look_out();
     if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
+    if (leadership_.inherited) take_over(*leadership_.inherited, begin_step_, briefing_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
+      if (leadership_.inherited) tell_of_resize(leadership_.inherited->ledger.world_size);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
@@ -27693,6 +28195,7 @@ class Supervision {
 
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
+    leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
     FirstStart first{budget_, notice_, log_, attempts_};
     const GroupPlan plan{.num_workers = info_.world_size,
                          .silence_limit = config_.silence_limit,
@@ -27817,8 +28320,7 @@ class Supervision {
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
         log_.tell_of(attempts_);
-        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(),
-                             briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
+        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(), briefing_.checkpoint, begin_step_);
       }
       if (!pause(*delay) || !find_room()) return false;
       if (start_again(renew)) {
@@ -27858,7 +28360,7 @@ class Supervision {
 
   // Once the workers run: a callback that throws ends them.
   void tell_of_resize(int former) {
-    if (info_.world_size == former) return;
+    if (info_.world_size == former || former == 0) return;
     const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
     log_.tell_of_resize(resize);
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
@@ -27921,6 +28423,7 @@ class Supervision {
     while (true) {
       renew(info_.world_size);
       begin_attempt();
+      leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
       try {
         group_->restart(info_.world_size, encode_briefing(briefing_));
         return true;
@@ -28122,6 +28625,7 @@ class Supervision {
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
       if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
+      if (failure->is_host) lease_.leave_to_others();
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = ranks_.take_step_times();
@@ -28141,6 +28645,7 @@ class Supervision {
   ElasticSize size_;
   RunInfo info_;
   RunLease lease_;
+  Leadership leadership_;
   RunDirectory directory_;
   RunHistory history_;
   RollCall ranks_;
@@ -28186,21 +28691,32 @@ enum class Told : std::uint8_t {
   failed = 4,   ///< any other exception
 };
 
-[[nodiscard]] inline std::string encode_begin(const RunInfo& info) {
+/// Is a run that has begun, and by which lease whoever leads it is known.
+struct BegunRun {
+  std::string name{};
+  std::filesystem::path path{};
+  LeaseId lease{};
+};
+
+[[nodiscard]] inline std::string encode_begin(const BegunRun& run) {
   WireWriter writer;
   writer.put(Told::begin);
-  writer.put_text(info.name);
-  writer.put_text(info.path.string());
+  writer.put_text(run.name);
+  writer.put_text(run.path.string());
+  writer.put(run.lease.generation);
+  writer.put_text(run.lease.id);
   return writer.text();
 }
 
 /// Returns the run that is about to begin; nothing if the text tells of something else.
-[[nodiscard]] inline std::optional<RunInfo> decode_begin(std::string_view text) {
+[[nodiscard]] inline std::optional<BegunRun> decode_begin(std::string_view text) {
   WireReader reader{text};
   if (reader.take<Told>() != Told::begin) return std::nullopt;
-  RunInfo info{.name = reader.take_text()};
-  info.path = reader.take_text();
-  return info;
+  BegunRun run{.name = reader.take_text()};
+  run.path = reader.take_text();
+  run.lease.generation = reader.take<std::uint64_t>();
+  run.lease.id = reader.take_text();
+  return run;
 }
 
 [[nodiscard]] inline std::string encode_refusal(Told kind, std::string_view why) {
@@ -28239,13 +28755,7 @@ void take_all(WireReader& reader, Take take) {
   writer.put(result.timings());
   put_all(writer, result.warnings(), [&](const std::string& text) { writer.put_text(text); });
   put_all(writer, result.step_times_by_rank(), [&](const StepTimes& times) { writer.put(times); });
-  put_all(writer, result.attempts(), [&](const Attempt& attempt) {
-    writer.put_text(attempt.error);
-    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
-    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
-    writer.put(attempt.seconds);
-    writer.put(static_cast<std::int32_t>(attempt.world_size));
-  });
+  put_attempts(writer, result.attempts());
   writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
   if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
   put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
@@ -28278,16 +28788,7 @@ void take_all(WireReader& reader, Take take) {
   fields.timings = reader.take<Timings>();
   take_all(reader, [&] { fields.warnings.push_back(reader.take_text()); });
   take_all(reader, [&] { fields.step_times_by_rank.push_back(reader.take<StepTimes>()); });
-  take_all(reader, [&] {
-    Attempt attempt{.error = reader.take_text()};
-    attempt.failed_rank = reader.take<std::int32_t>();
-    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
-      *step = reader.take<std::uint64_t>();
-    }
-    attempt.seconds = reader.take<double>();
-    attempt.world_size = reader.take<std::int32_t>();
-    fields.attempts.push_back(std::move(attempt));
-  });
+  fields.attempts = take_attempts(reader);
   if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields, &Checkpoint::open);
   take_all(reader, [&] {
     if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
@@ -29253,8 +29754,9 @@ class Trainer<B, S> {
                     .silence_limit = run_.silence_limit,
                     .say = detail::launch_lines(run_.progress),
                     .devices = devices_.told(),
-                    .on_request = detail::part_writer()});
-      if (!scaling.leads()) return follow(scaling);
+                    .on_request = detail::part_writer(),
+                    .find_chosen = [this] { return detail::chosen_leader(run_); }});
+      if (!scaling.leads()) return follow(scaling, called_at);
       return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
     } else {
       return lead(scaling, called_at);
@@ -29296,16 +29798,28 @@ class Trainer<B, S> {
                  .world_size = detail::first_size(size, run_.start_timeout),
                  .seed = run_.seed};
     const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
+    return go_on(scaling, std::move(size), std::move(info), place, detail::take_lease(place), run_, called_at, {});
+  }
+
+  // In a process that leads, and has the run. run: its settings. inherited: of whoever led before.
+  Result go_on(S& scaling, detail::ElasticSize size, RunInfo info, const detail::RunPlace& place,
+               detail::RunLease lease, const RunConfig& run, Deadline::Clock::time_point called_at,
+               std::optional<detail::Inheritance> inherited) {
     info.name = place.name;
     info.path = place.path;
-    detail::RunLease lease = detail::take_lease(place);
-    detail::RunRecord before = detail::read_earlier(place, run_, info);
+    detail::RunRecord before = detail::read_earlier(place, run, info);
     const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
     if (has_other_seed) before.seed = info.seed;  // the next start needs none
-    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run_);
-    if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run_, true);
-    if constexpr (JoiningScaling<S>) scaling.tell(detail::encode_begin(info));
+    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run);
+    if (before.has_succeeded) return detail::recorded_result(place, run, std::move(before));
+    if (before.world_size == 0) detail::write_run(info, run, true);
+    detail::Leadership leadership{.inherited = std::move(inherited)};
+    bool is_many = false;
+    if constexpr (JoiningScaling<S>) {
+      is_many = scaling.num_processes() > 1;
+      leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
+      scaling.tell(detail::encode_begin({.name = info.name, .path = info.path, .lease = lease.id()}));
+    }
 
     const RunContext context = context_of(info.name, info.path, is_many);
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
@@ -29318,26 +29832,70 @@ class Trainer<B, S> {
       run_worker(link, context, own);
     };
     renew(info.world_size);
-    detail::Supervision supervision{run_,      std::move(size),  std::move(info),
-                                    called_at, std::move(lease), std::move(before)};
+    detail::Supervision supervision{
+        run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before), std::move(leadership)};
     return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
   }
 
-  // In a process that another one leads: makes workers as it is told to, until it is told the result.
-  Result follow(S& scaling) {
-    RunContext context;
+  // In a process that another one leads: makes workers as it is told to, until it is told the result. If the one that
+  // leads is lost, it follows another, or leads itself.
+  Result follow(S& scaling, Deadline::Clock::time_point called_at) {
+    std::optional<detail::BegunRun> begun;
     try {
-      const std::string told = scaling.hear();
-      const auto begin = detail::decode_begin(told);
-      if (!begin) return detail::result_of_told(told);
-      context = context_of(begin->name, begin->path, true);
-      return detail::result_of_told(scaling.follow([&](WorkerLink& link) { run_worker(link, context, *function_); }));
+      for (bool has_begun = false;;) {
+        try {
+          const std::string told = has_begun ? scaling.follow(body_of(*begun)) : scaling.hear();
+          auto begin = detail::decode_begin(told);
+          if (!begin) return detail::result_of_told(told);
+          begun = std::move(begin);
+          has_begun = true;
+        } catch (const HostLostError& error) {
+          const LostLead lost = scaling.lost_lead();
+          if (!begun || !lost.may_go_on) throw;
+          detail::Election election{scaling, begun->path, run_, detail::launch_lines(run_.progress)};
+          detail::Elected elected = election.hold(begun->lease, error.what());
+          const std::string why = detail::text_of_succession(lost, error.what());
+          if (elected.lease) return succeed(scaling, election, std::move(*elected.lease), *begun, why, called_at);
+          begun->lease = elected.leader;
+          has_begun = false;
+        }
+      }
     } catch (const HostLostError& error) {
       return Result{{.error = error.what(),
                      .exit_status = run_.preemption.exit_status,
-                     .path = context.path,
+                     .path = begun ? begun->path : std::filesystem::path{},
                      .is_leader = false}};
     }
+  }
+
+  [[nodiscard]] WorkerBody body_of(const detail::BegunRun& begun) {
+    return [this, context = context_of(begun.name, begun.path, true)](WorkerLink& link) {
+      run_worker(link, context, *function_);
+    };
+  }
+
+  // In a process that has taken the run over: leads those that are left. why: it does.
+  template <class Election>
+  Result succeed(S& scaling, Election& election, detail::RunLease lease, const detail::BegunRun& begun,
+                 const std::string& why, Deadline::Clock::time_point called_at) {
+    election.lead(lease);
+    return detail::tell_others(scaling, [&] {
+      const LostLead lost = scaling.lost_lead();
+      RunConfig run = run_;
+      run.resume = Resume::if_unfinished;  // whatever it was to begin with, it has begun
+      detail::ElasticSize size{
+          detail::count_together(scaling_, scaling.num_workers(), [&scaling] { return scaling.room(); })};
+      RunInfo info{.backend = std::string{B::name}, .scaling = std::string{S::name}, .seed = run_.seed};
+      try {
+        info.world_size = election.find_room(size);
+      } catch (const HostLostError& error) {
+        lease.leave_to_others();
+        return Result{{.error = error.what(), .exit_status = run_.preemption.exit_status, .path = begun.path}};
+      }
+      lease.pause();
+      return go_on(scaling, std::move(size), std::move(info), {begun.name, begun.path, false}, std::move(lease), run,
+                   called_at, detail::inherit(lost, why, called_at));
+    });
   }
 
   // is_many: several processes make the workers, and none sees the memory of all others.
@@ -35701,7 +36259,9 @@ enum class Order : std::uint8_t {
   fetch = 9,     ///< a FetchOrder for a piece of a snapshot, answered by News::fetched or News::not_fetched
   hold = 10,     ///< rank and slot of a snapshot
   release = 11,  ///< likewise
-  request = 12   ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
+  request = 12,  ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
+  alive = 20,    ///< nothing: a sign of life
+  note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
 
 /// Names what a follower sends.
@@ -35742,12 +36302,14 @@ struct StartOrder {
   GroupLayout layout{};
   std::int64_t silence_limit_ns = 0;
   std::string briefing{};
+  std::string parts{};  ///< of each process, as the leader counts them: '1' if it makes any of these workers, else '0'
 
   [[nodiscard]] std::vector<std::byte> encode() const {
     WireWriter writer;
     writer.put(layout);
     writer.put(silence_limit_ns);
     writer.put_text(briefing);
+    writer.put_text(parts);
     return writer.bytes();
   }
   [[nodiscard]] static StartOrder decode(std::span<const std::byte> bytes) {
@@ -35755,6 +36317,7 @@ struct StartOrder {
     StartOrder order{.layout = reader.take<GroupLayout>()};
     order.silence_limit_ns = reader.take<std::int64_t>();
     order.briefing = reader.take_text();
+    order.parts = reader.take_text();
     return order;
   }
 };
@@ -37316,6 +37879,19 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
   ~Agent() { end(); }
 
+  /// What the leader has last asked to remember; empty if it has not.
+  [[nodiscard]] const std::string& noted() const noexcept { return noted_; }
+  /// Which processes make the workers of the last start, as in a StartOrder; empty before the first one.
+  [[nodiscard]] const std::string& parts() const noexcept { return parts_; }
+  /// The most steps that any worker of this process has ended in the last start.
+  [[nodiscard]] std::uint64_t num_steps() const {
+    std::uint64_t most = 0;
+    for (int rank = 0; local_ && rank < num_workers_; ++rank) {
+      most = std::max(most, local_->page(rank).steps.load(std::memory_order_relaxed));
+    }
+    return most;
+  }
+
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
   /// Throws: Error if the leader is lost; the workers have been killed.
   [[nodiscard]] std::string run() {
@@ -37325,10 +37901,11 @@ class Agent {
       show_pages();
       if (request_ && request_->is_over()) give_answer();
       while (auto frame = leader_->try_receive()) {
+        heard_at_ = Clock::now();
         carry_out(*frame, told);
         if (told) break;
       }
-      check_that_leader_listens();
+      check_that_leader_lives();
     }
     end();
     return std::move(*told);
@@ -37385,12 +37962,15 @@ class Agent {
     say(News::progress, {std::as_bytes(std::span{&number, 1})});
   }
 
-  void check_that_leader_listens() {
-    if (Clock::now() - listened_at_ < silence_limit_) return;
-    throw ConnectionError{ConnectionError::Cause::failed,
-                          compose("{}, which leads the run, has taken nothing for {}: it is stopped, or its host or "
-                                  "the network between is down",
-                                  leader_->peer(), Deadline::after(silence_limit_).budget_text())};
+  // A process that is stopped still takes, for a while, what its kernel has room for: signs of life are more than that.
+  void check_that_leader_lives() {
+    const bool listens = Clock::now() - listened_at_ < silence_limit_;
+    if (listens && (!heard_at_ || Clock::now() - *heard_at_ < silence_limit_)) return;
+    throw ConnectionError{
+        ConnectionError::Cause::failed,
+        compose("{}, which leads the run, has {} nothing for {}: it is stopped, or its host or the "
+                "network between is down",
+                leader_->peer(), listens ? "said" : "taken", Deadline::after(silence_limit_).budget_text())};
   }
 
   void carry_out(const Frame& frame, std::optional<std::string>& told) {
@@ -37406,6 +37986,11 @@ class Agent {
         return fetch(WireReader{frame.payload}.take<FetchOrder>());
       case Order::request:
         return begin_request(frame.payload);
+      case Order::alive:
+        return;
+      case Order::note:
+        noted_ = frame.text();
+        return;
       default:
         if (local_) command(static_cast<Order>(frame.type), frame);
     }
@@ -37436,6 +38021,7 @@ class Agent {
 
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
+    parts_ = order.parts;
     end_request();  // that the leader has given up
     try {
       // Those of a start in which another process has had no part.
@@ -37545,6 +38131,9 @@ class Agent {
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
+  std::optional<Clock::time_point> heard_at_{};  // once the leader has said anything: it gives signs of life then
+  std::string noted_{};
+  std::string parts_{};
   std::unique_ptr<AgentRequest> request_{};  // until its answer is given
   std::uint64_t num_told_reads_ = 0;         // of its handler
   bool is_memory_read_ = false;              // the group's, by a request that was left behind
@@ -37592,6 +38181,8 @@ namespace detail {
 /// thread. Processes are counted as the launcher does; the leader is number 0 and has no line.
 class AgentLines {
  public:
+  static constexpr std::size_t usual_chunk_bytes = std::size_t{1} << 20U;
+
   /// Is something that a process has said, or nothing but that it is lost.
   struct Item {
     int process = 0;
@@ -37599,21 +38190,31 @@ class AgentLines {
     std::string loss{};  ///< why it is lost; empty if it is not
   };
 
-  /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost. chunk_bytes: how
+  /// connections: of the processes 1, 2, ...; nothing for one that has not come, which is lost then, as `absence` says.
+  /// silence_limit: after which one that says nothing is lost. chunk_bytes: how
   /// much of a snapshot comes in one message, between which others have their turn. answer_limit: how long an answer is
   /// waited for while nothing of it comes and its process tells of no progress; 0: four times the limit of silence, for
   /// storage that is started anew is away for longer than a process may be.
-  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
-             std::size_t chunk_bytes = std::size_t{1} << 20U, std::chrono::nanoseconds answer_limit = {})
+  AgentLines(std::vector<std::optional<SecureConnection>> connections, std::chrono::nanoseconds silence_limit,
+             const std::function<std::string(int process)>& absence, std::size_t chunk_bytes = usual_chunk_bytes,
+             std::chrono::nanoseconds answer_limit = {})
       : silence_limit_(silence_limit),
         chunk_bytes_(chunk_bytes),
         answer_limit_(answer_limit.count() > 0
                           ? answer_limit
                           : 4 * std::min<std::chrono::nanoseconds>(silence_limit, longest_silence)) {
-    for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
+    for (auto& connection : connections) {
+      const int process = static_cast<int>(lines_.size()) + 1;
+      lines_.push_back(connection ? Line{std::move(*connection)} : Line{absence(process)});
+    }
     const BlockSignals block{deferrable_signals()};
     thread_ = std::thread{[this] { run(); }};
   }
+  /// All have come.
+  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
+             std::size_t chunk_bytes = usual_chunk_bytes, std::chrono::nanoseconds answer_limit = {})
+      : AgentLines({std::make_move_iterator(connections.begin()), std::make_move_iterator(connections.end())},
+                   silence_limit, {}, chunk_bytes, answer_limit) {}
   AgentLines(const AgentLines&) = delete;
   AgentLines& operator=(const AgentLines&) = delete;
   /// Sends what is queued, for some seconds at most, and hangs up.
@@ -37753,11 +38354,13 @@ class AgentLines {
   static constexpr std::chrono::hours longest_silence{24};  // so that four times as much is a time
 
   struct Line {
-    explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection.peer()) {}
-    SecureConnection connection;             // of the thread alone
-    std::optional<SecureConnection> next{};  // that takes its place
+    explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection->peer()) {}
+    explicit Line(std::string why) : peer(why), loss(std::move(why)), num_losses(1) {}
+    std::optional<SecureConnection> connection{};  // of the thread alone; nothing before the process has come
+    std::optional<SecureConnection> next{};        // that takes its place
     std::string peer;
     Clock::time_point last_heard = Clock::now();
+    Clock::time_point next_sign = Clock::now();  // of this process's life
     std::vector<Frame> outgoing{};
     std::vector<PageValues> pages{};
     std::string loss{};
@@ -37798,10 +38401,10 @@ class AgentLines {
           Line& one = lines_[at];
           take_next(one);
           move_outgoing(one);
-          const bool has_more = one.loss.empty() && one.connection.unsent_bytes() > 0;
+          const bool has_more = one.loss.empty() && one.connection->unsent_bytes() > 0;
           is_all_sent = is_all_sent && !has_more;
-          has_received = has_received || (one.loss.empty() && one.connection.has_received());
-          watched[at] = {.fd = one.loss.empty() ? one.connection.fd() : -1,
+          has_received = has_received || (one.loss.empty() && one.connection->has_received());
+          watched[at] = {.fd = one.loss.empty() ? one.connection->fd() : -1,
                          .events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN),
                          .revents = 0};
         }
@@ -37817,31 +38420,36 @@ class AgentLines {
   // With the lock, as what follows.
   static void take_next(Line& one) {
     if (!one.next) return;
-    one.connection = std::move(*one.next);
+    one.connection.emplace(std::move(*one.next));
     one.next.reset();
     one.last_heard = Clock::now();
   }
 
-  static void move_outgoing(Line& one) {
+  void move_outgoing(Line& one) const {
     if (!one.loss.empty()) return;
-    for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection.post(frame.type, {frame.payload});
+    if (const auto now = Clock::now(); now >= one.next_sign) {
+      one.next_sign = now + sign_interval_;
+      one.connection->post(static_cast<std::uint8_t>(Order::alive), {});
+    }
+    for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection->post(frame.type, {frame.payload});
   }
 
   void attend(std::size_t at, const pollfd& watched) {
     Line& one = lines_[at];
     if (watched.fd < 0) return;
     try {
-      one.connection.flush();
-      if (watched.revents != 0 || one.connection.has_received()) {
+      one.connection->flush();
+      // That there is room for what is sent says nothing of the process.
+      if ((watched.revents & ~POLLOUT) != 0 || one.connection->has_received()) {
         one.last_heard = Clock::now();
         for (int taken = 0; taken < 64; ++taken) {  // the others are to have their turn
-          std::optional<Frame> frame = one.connection.try_receive();
+          std::optional<Frame> frame = one.connection->try_receive();
           if (!frame) break;
           sort(static_cast<int>(at) + 1, std::move(*frame));
         }
       } else if (const auto quiet = Clock::now() - one.last_heard; quiet > silence_limit_) {
         lose(at, compose("{} has said nothing for {:.1f} s: it is stopped, or its host or the network between is down",
-                         one.connection.peer(), std::chrono::duration<double>(quiet).count()));
+                         one.connection->peer(), std::chrono::duration<double>(quiet).count()));
       }
     } catch (const std::exception& error) {
       lose(at, error.what());
@@ -37886,7 +38494,7 @@ class AgentLines {
   }
 
   void lose(std::size_t at, std::string why) {
-    lines_[at].connection.close();
+    lines_[at].connection->close();
     const std::lock_guard lock{mutex_};
     lines_[at].loss = why;
     ++lines_[at].num_losses;
@@ -37896,6 +38504,8 @@ class AgentLines {
   }
 
   std::chrono::nanoseconds silence_limit_;
+  std::chrono::nanoseconds sign_interval_ =
+      std::min<std::chrono::nanoseconds>(silence_limit_ / 4, std::chrono::seconds{1});
   std::size_t chunk_bytes_;
   std::chrono::nanoseconds answer_limit_;
   Event wake_{};  // for the thread: something is to be sent
@@ -39873,7 +40483,25 @@ struct LaunchedMembers {
   std::vector<std::string> hosts{};    ///< what names the host of each
   std::vector<bool> has_part{};        ///< whether it was to make any when workers were started last
   std::vector<JoinDevices> devices{};  ///< which GPUs each is shown
+
+  void add(int num_workers, std::string host, JoinDevices shown) {
+    workers.push_back(num_workers);
+    hosts.push_back(std::move(host));
+    devices.push_back(std::move(shown));
+  }
+  void set(std::size_t process, int num_workers, std::string host, JoinDevices shown) {
+    workers[process] = num_workers;
+    hosts[process] = std::move(host);
+    devices[process] = std::move(shown);
+  }
 };
+
+/// Writes which processes have a part in a start, as a StartOrder does.
+[[nodiscard]] inline std::string parts_text(const std::vector<bool>& has_part) {
+  std::string text;
+  for (const bool has : has_part) text += has ? '1' : '0';
+  return text;
+}
 
 /// Returns what one of several processes makes of so many workers together: the first ones make one more where they
 /// cannot be divided.
@@ -39969,22 +40597,23 @@ class LaunchedGroup final : public WorkerGroup {
   /// Is called with each generation of workers before they are made: what earlier ones have left is of no use.
   using Renew = std::function<void(std::uint32_t generation)>;
 
-  /// members and lines must outlive the group; of the members, the leader is the first. generation: of the first
-  /// workers.
+  /// members and lines must outlive the group; of the members, the leader is the first. Those that are lost make no
+  /// workers. generation: of the first workers.
   LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, LaunchedMembers& members, AgentLines& lines,
                 std::uint32_t generation, Renew renew)
-      : members_(&members),
-        layouts_(lay_out(members.workers, members.hosts)),
-        lines_(&lines),
-        renew_(std::move(renew)),
-        silence_limit_(plan.silence_limit) {
+      : members_(&members), lines_(&lines), renew_(std::move(renew)), silence_limit_(plan.silence_limit) {
+    layouts_ = lay_out(present_workers(), members.hosts);
+    if (const std::string losses = losses_of([](int) { return true; }); !losses.empty()) {
+      layouts_ = lay_out(deal(present_workers(), plan.num_workers), members.hosts);
+      if (world_size() < plan.num_workers) throw HostLostError{compose("start: {}", losses)};
+    }
     for (GroupLayout& one : layouts_) one.generation = generation;
-    for (int rank = 0; rank < world_size(); ++rank) pages_.push_back(std::make_unique<WorkerPage>());
     signals_.resize(layouts_.size());
     begin();
     const GroupPlan own{.num_workers = layouts_.front().num_workers,
                         .silence_limit = plan.silence_limit,
                         .briefing = brief(layouts_.front(), plan.briefing),
+                        .most_workers = members.workers.front(),
                         .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
     num_local_alive_ = own.num_workers;
@@ -40091,12 +40720,8 @@ class LaunchedGroup final : public WorkerGroup {
   /// With fewer workers than before, or without processes that are lost, or with ones that have come back.
   void restart(int num_workers, std::string_view briefing) override {
     end_local();
-    std::vector<int> workers = members_->workers;
-    int room = 0;
-    for (int process = 0; process < num_processes(); ++process) {
-      if (process > 0 && !lines_->loss(process).empty()) workers[index(process)] = 0;
-      room += workers[index(process)];
-    }
+    std::vector<int> workers = present_workers();
+    const int room = std::accumulate(workers.begin(), workers.end(), 0);
     const std::string losses = losses_of([](int) { return true; });
     if (num_workers > room && !losses.empty()) {
       throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", losses)};
@@ -40129,6 +40754,15 @@ class LaunchedGroup final : public WorkerGroup {
   [[nodiscard]] int world_size() const noexcept { return layouts_.front().world_size; }
   [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(layouts_.size()); }
 
+  // How many each process can make that is not lost.
+  [[nodiscard]] std::vector<int> present_workers() const {
+    std::vector<int> workers = members_->workers;
+    for (int process = 1; process < lines_->num_processes(); ++process) {
+      if (!lines_->loss(process).empty()) workers[index(process)] = 0;
+    }
+    return workers;
+  }
+
   [[nodiscard]] Place place_of(int rank) const {
     for (int process = 0; process < num_processes(); ++process) {
       const int own = rank - layout(process).first_rank;
@@ -40145,6 +40779,7 @@ class LaunchedGroup final : public WorkerGroup {
     members_->has_part.clear();
     for (const GroupLayout& one : layouts_) members_->has_part.push_back(one.num_workers > 0);
     lines_->forget_pages();
+    while (pages_.size() < index(world_size())) pages_.push_back(std::make_unique<WorkerPage>());
     for (auto& page : pages_) PageValues{}.show_on(*page);
     renew_(layouts_.front().generation);
   }
@@ -40176,8 +40811,10 @@ class LaunchedGroup final : public WorkerGroup {
         lines_->post(process, Order::kill);  // what a start has left that was given up
         continue;
       }
-      const StartOrder order{
-          .layout = layout(process), .silence_limit_ns = silence_limit_.count(), .briefing = std::string{briefing}};
+      const StartOrder order{.layout = layout(process),
+                             .silence_limit_ns = silence_limit_.count(),
+                             .briefing = std::string{briefing},
+                             .parts = parts_text(members_->has_part)};
       lines_->post(process, Order::start, order.encode());
       is_awaited[index(process)] = true;
     }
@@ -40274,7 +40911,7 @@ class LaunchedGroup final : public WorkerGroup {
   }
 
   LaunchedMembers* members_;
-  std::vector<GroupLayout> layouts_;
+  std::vector<GroupLayout> layouts_{};
   AgentLines* lines_;
   Renew renew_;
   std::chrono::nanoseconds silence_limit_;
@@ -41968,24 +42605,28 @@ class Launched {
                          .host_name = detail::host_name(),
                          .settings = plan.settings,
                          .devices = plan.devices};
+    own_ = own;
+    has_part_.assign(index(launch_.num_processes), true);
+    is_gone_.assign(index(launch_.num_processes), false);
     if (launch_.num_processes == 1) {
       members_ = {.workers = {own.num_workers}, .hosts = {own.host}, .devices = {own.devices}};
       return;
     }
+    if (comes_back()) return;
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
     detail::WaitTeller teller{subject, plan.say};
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
-      gather(*bulletin, std::move(teller), std::move(own), deadline);
+      gather(*bulletin, std::move(teller), deadline);
       if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
-      find_leader(*bulletin, own, deadline);
+      find_leader(*bulletin, deadline);
     }
   }
 
-  [[nodiscard]] bool leads() const noexcept { return launch_.process == 0; }
+  [[nodiscard]] bool leads() const noexcept { return launch_.process == leading_; }
   [[nodiscard]] int num_processes() const noexcept { return launch_.num_processes; }
   /// Of all processes together; known to the leader.
   [[nodiscard]] int num_workers() const noexcept {
@@ -42020,13 +42661,18 @@ class Launched {
     detail::check_devices(members_);
     detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
-        plan, body_of(body), members_, *lines_, 0,
+        plan, body_of(body), members_, *lines_, first_generation_,
         [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
   }
 
   void tell(std::string_view text) {
     told_ = text;
     if (lines_) lines_->post_to_all(detail::Order::tell, detail::text_bytes(text));
+  }
+  /// For whoever leads when this process is lost.
+  void note(std::string_view text) {
+    noted_ = text;
+    if (lines_) lines_->post_to_all(detail::Order::note, detail::text_bytes(text));
   }
   [[nodiscard]] std::string hear() { return follow({}); }
   [[nodiscard]] std::string follow(const WorkerBody& body) {
@@ -42036,12 +42682,82 @@ class Launched {
     try {
       return agent.run();
     } catch (const detail::ConnectionError& error) {
+      remember(agent);
       throw HostLostError{detail::compose("process {} of {} has lost the one that leads the run: {}", launch_.process,
                                           launch_.num_processes, error.what())};
     }
   }
 
+  /// What is known of the leader that is lost. torchrun starts all processes again then.
+  [[nodiscard]] LostLead lost_lead() const {
+    return {.may_go_on = plan_.is_elastic && !launch_.uses_torch_store,
+            .process = leading_,
+            .own_process = launch_.process,
+            .note = noted_,
+            .num_steps = num_steps_};
+  }
+
+  /// Listens for the other processes that have lost their leader, in order to lead them. generation: above those of all
+  /// leaders before. Throws: Error if it cannot listen.
+  [[nodiscard]] LeaderPlace offer(std::uint64_t generation) {
+    leader_.reset();
+    follow_up(launch_.process);
+    first_generation_ = static_cast<std::uint32_t>(generation << generation_bits);
+    listen(0, static_cast<std::uint32_t>(generation));
+    agents_.clear();
+    agents_.resize(index(num_processes()));
+    return {.process = leading_, .host = address_, .port = listener_->port(), .generation = generation};
+  }
+
+  /// Waits for those who have had a part under the leader that is lost. Returns whether they have come, or is_last says
+  /// that they are waited for no more: then this process leads.
+  [[nodiscard]] bool take_place(const Deadline& deadline, bool is_last) {
+    while (misses_anybody()) {
+      auto agent = listener_->take_agent(deadline);
+      if (!agent) break;
+      const int process = agent->hello.process;
+      const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
+      if (is_possible && !agents_[index(slot_of(process))] && agent->misfit.empty()) {
+        agents_[index(slot_of(process))] = std::move(agent);
+      } else {
+        say(detail::compose("{} is not let in: {}", agent->connection.peer(),
+                            agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
+      }
+    }
+    if (misses_anybody() && !is_last) return false;
+    lead_those_there();
+    return true;
+  }
+
+  /// Follows the process that has offered to lead there. Returns false if nobody answers, or wants this process.
+  [[nodiscard]] bool try_to_follow(const LeaderPlace& place, const Deadline& deadline) {
+    try {
+      connect_to(place.host, place.port, static_cast<std::uint32_t>(place.generation), deadline);
+    } catch (const detail::ConnectionError&) {
+      return false;
+    }
+    follow_up(place.process);
+    return true;
+  }
+
  private:
+  static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
+
+  // Whether the run goes on under one that was chosen, which has let this process in.
+  [[nodiscard]] bool comes_back() {
+    const auto secret = detail::find_secret(plan_.launch);
+    if (!lost_lead().may_go_on || !secret || !plan_.find_chosen) return false;
+    const auto place = plan_.find_chosen();
+    if (!place || place->process == launch_.process) return false;
+    secret_.emplace(detail::text_bytes(*secret));
+    return try_to_follow(*place, Deadline::after(std::chrono::seconds{3}));
+  }
+
+  // What a process counts as under who leads now: the leader is the first, and process 0 stands in its place.
+  [[nodiscard]] int slot_of(int process) const noexcept {
+    return process == leading_ ? 0 : process == 0 ? leading_ : process;
+  }
+
   static std::size_t index(int process) noexcept { return static_cast<std::size_t>(process); }
 
   [[nodiscard]] int own_workers() const {
@@ -42069,31 +42785,35 @@ class Launched {
     };
   }
 
+  void listen(int port, std::uint32_t generation) {
+    listener_ =
+        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
+                                                                   .port = port,
+                                                                   .job = launch_.job,
+                                                                   .generation = generation,
+                                                                   .limits = limits(),
+                                                                   .on_refusal = plan_.say},
+                                           *secret_);
+    set_place(address_, listener_->port(), listener_->ticket());
+  }
+
+  void set_place(const std::string& host, int port, const std::optional<detail::Ticket>& ticket) {
+    place_ = {.host = host, .port = port, .job = launch_.job, .limits = limits(), .ticket = ticket};
+  }
+
   // Of the leader: listens, leaves its address, and waits for all others.
-  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, detail::Newcomer own, const Deadline& deadline) {
+  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) {
     const std::string secret =
         detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
     address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());
     const auto generation = static_cast<std::uint32_t>(launch_.restart);
-    listener_ =
-        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
-                                                                   .port = bulletin.port_to_listen_on(),
-                                                                   .job = launch_.job,
-                                                                   .generation = generation,
-                                                                   .limits = limits(),
-                                                                   .on_refusal = plan_.say},
-                                           *secret_);
+    listen(bulletin.port_to_listen_on(), generation);
     bulletin.post({.host = address_,
                    .port = listener_->port(),
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
-    place_ = {.host = address_,
-              .port = listener_->port(),
-              .job = launch_.job,
-              .limits = limits(),
-              .ticket = listener_->ticket()};
 
     std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
     teller.start();
@@ -42123,7 +42843,7 @@ class Launched {
       teller.look(missing, deadline);
     }
     if (!plan_.is_elastic) listener_->expect_no_more_agents();
-    take_in(agents, std::move(own));
+    take_in(agents);
   }
 
   static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) {
@@ -42139,8 +42859,7 @@ class Launched {
     return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
   }
 
-  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
-    own_ = std::move(own);
+  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents) {
     members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
@@ -42158,9 +42877,9 @@ class Launched {
   void check_newcomer(const detail::Newcomer& newcomer, int process) const {
     if (newcomer.settings != own_.settings) {
       throw ConfigError{detail::compose(
-          "process {} on {} was started with other settings than process 0 on {}: \"{}\" there, \"{}\" here; start "
+          "process {} on {} was started with other settings than process {} on {}: \"{}\" there, \"{}\" here; start "
           "the same program with the same arguments everywhere",
-          process, newcomer.host_name, own_.host_name, newcomer.settings, own_.settings)};
+          process, newcomer.host_name, leading_, own_.host_name, newcomer.settings, own_.settings)};
     }
     if (newcomer.num_workers < 1) {
       throw ConfigError{
@@ -42174,24 +42893,75 @@ class Launched {
       const int process = agent->hello.process;
       try {
         if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
-        if (process < 1 || process >= num_processes() || lines_->loss(process).empty()) {
+        const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
+        const int slot = is_possible ? slot_of(process) : 0;
+        if (!is_possible || lines_->loss(slot).empty()) {
           throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
         check_newcomer(newcomer, process);
         detail::LaunchedMembers members = members_;
-        members.workers[index(process)] = newcomer.num_workers;
-        members.hosts[index(process)] = newcomer.host;
-        members.devices[index(process)] = newcomer.devices;
+        members.set(index(slot), newcomer.num_workers, newcomer.host, newcomer.devices);
         detail::check_devices(members);
         members_ = std::move(members);
         say(detail::compose("{} has come back", agent->connection.peer()));
-        lines_->replace(process, std::move(agent->connection));
-        lines_->post(process, detail::Order::tell, detail::text_bytes(told_));
+        lines_->replace(slot, std::move(agent->connection));
+        // Before the run has begun it hears of that with all others.
+        if (!told_.empty()) lines_->post(slot, detail::Order::tell, detail::text_bytes(told_));
+        lines_->post(slot, detail::Order::note, detail::text_bytes(noted_));
       } catch (const std::exception& error) {  // the run goes on, without it
         say(detail::compose("a process that came late is not let in: {}", error.what()));
       }
     }
+  }
+
+  // Of one that has lost its leader.
+  void remember(const detail::Agent& agent) {
+    if (!agent.noted().empty()) noted_ = agent.noted();
+    if (agent.parts().empty()) return;  // it has started none, and what is known of the one before it still holds
+    num_steps_ = agent.num_steps();
+    is_gone_.assign(index(num_processes()), false);
+    has_part_ = is_gone_;
+    for (std::size_t slot = 0; slot < std::min(agent.parts().size(), has_part_.size()); ++slot) {
+      has_part_[index(slot_of(static_cast<int>(slot)))] = agent.parts()[slot] == '1';
+    }
+  }
+
+  // Of one that is about to lead.
+  [[nodiscard]] bool misses_anybody() const {
+    for (std::size_t slot = 1; slot < agents_.size(); ++slot) {
+      const std::size_t process = index(slot_of(static_cast<int>(slot)));
+      if (has_part_[process] && !is_gone_[process] && !agents_[slot]) return true;
+    }
+    return false;
+  }
+
+  void follow_up(int process) {
+    former_ = std::exchange(leading_, process);
+    is_gone_[index(former_)] = true;
+  }
+
+  void lead_those_there() {
+    members_ = {};
+    std::vector<std::optional<detail::SecureConnection>> connections(agents_.size());
+    for (std::size_t slot = 0; slot < agents_.size(); ++slot) {
+      const int process = slot_of(static_cast<int>(slot));
+      // Of one that has not come: what it would make where it could.
+      members_.add(detail::share_of(plan_.num_workers, process, num_processes()), {}, {});
+      members_.has_part.push_back(has_part_[index(process)]);
+      if (slot == 0) members_.set(0, own_.num_workers, own_.host, own_.devices);
+      if (!agents_[slot]) continue;
+      const auto newcomer = detail::Newcomer::decode(agents_[slot]->hello.payload);
+      check_newcomer(newcomer, process);
+      members_.set(slot, newcomer.num_workers, newcomer.host, newcomer.devices);
+      connections[slot] = std::move(agents_[slot]->connection);
+    }
+    agents_.clear();
+    connections.erase(connections.begin());
+    lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit, [this](int slot) {
+      return detail::compose("process {} has not come to process {}, which leads since process {} is lost",
+                             slot_of(slot), leading_, former_);
+    });
   }
 
   void say(const std::string& line) const {
@@ -42199,46 +42969,45 @@ class Launched {
   }
 
   // Of the others.
-  void find_leader(detail::Bulletin& bulletin, const detail::Newcomer& own, const Deadline& deadline) {
+  void find_leader(detail::Bulletin& bulletin, const Deadline& deadline) {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
     std::optional<detail::Posting> posting;
     while (true) {
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
-      if (try_leader(*posting, secret.value_or(posting->secret), own, deadline)) return;
+      if (try_leader(*posting, secret.value_or(posting->secret), deadline)) return;
     }
   }
 
   // Returns false if nobody is there any more, so that another address is worth a look.
-  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const detail::Newcomer& own,
-                                const Deadline& deadline) {
+  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const Deadline& deadline) {
     secret_.emplace(detail::text_bytes(secret));
-    const detail::Hello hello{.kind = detail::HelloKind::agent,
-                              .job = launch_.job,
-                              .generation = static_cast<std::uint32_t>(launch_.restart),
-                              .process = launch_.process,
-                              .payload = own.encode()};
     constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
     const bool is_last = deadline.remaining() <= slice;
     try {
-      leader_.emplace(detail::SecureConnection::connect(posting.host, posting.port, *secret_, hello,
-                                                        is_last ? deadline : Deadline::after(slice), limits()));
+      connect_to(posting.host, posting.port, static_cast<std::uint32_t>(launch_.restart),
+                 is_last ? deadline : Deadline::after(slice));
     } catch (const detail::ConnectionError& error) {
       // Who turns this process away may be the leader of an earlier run that is about to end.
       if (is_last) {
         throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
-                                    launch_.num_processes, own.host_name, error.what())};
+                                    launch_.num_processes, own_.host_name, error.what())};
       }
       std::this_thread::sleep_for(std::chrono::milliseconds{50});
       return false;
     }
-    address_ = detail::own_address_towards(posting.host, plan_.launch.network, !is_one_host());
-    place_ = {.host = posting.host,
-              .port = posting.port,
-              .job = launch_.job,
-              .limits = limits(),
-              .ticket = leader_->ticket()};
     return true;
+  }
+
+  void connect_to(const std::string& host, int port, std::uint32_t generation, const Deadline& deadline) {
+    const detail::Hello hello{.kind = detail::HelloKind::agent,
+                              .job = launch_.job,
+                              .generation = generation,
+                              .process = launch_.process,
+                              .payload = own_.encode()};
+    leader_.emplace(detail::SecureConnection::connect(host, port, *secret_, hello, deadline, limits()));
+    address_ = detail::own_address_towards(host, plan_.launch.network, !is_one_host());
+    set_place(host, port, leader_->ticket());
   }
 
   JoinPlan plan_{};
@@ -42247,12 +43016,20 @@ class Launched {
   std::optional<detail::Hmac> secret_{};
   std::string address_{};  // by which the others reach this host
   detail::NetworkStorePlace place_{};
-  std::unique_ptr<detail::Listener> listener_{};      // of the leader
-  std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
-  std::unique_ptr<detail::Bulletin> bulletin_{};      // of the leader, where processes may come back
-  detail::Newcomer own_{};                            // likewise: what this process is
-  detail::LaunchedMembers members_{};                 // of the leader
-  std::string told_{};                                // what all have been told last
+  std::unique_ptr<detail::Listener> listener_{};                  // of the leader
+  std::unique_ptr<detail::AgentLines> lines_{};                   // of the leader
+  std::unique_ptr<detail::Bulletin> bulletin_{};                  // of the leader, where processes may come back
+  detail::Newcomer own_{};                                        // what this process is
+  detail::LaunchedMembers members_{};                             // of the leader
+  std::string told_{};                                            // what all have been told last
+  std::string noted_{};                                           // and asked to remember
+  int leading_ = 0;                                               // the process that leads
+  int former_ = 0;                                                // the one that led before it
+  std::uint32_t first_generation_ = 0;                            // of workers, under this leader
+  std::vector<std::optional<detail::AgentConnection>> agents_{};  // of one that is about to lead: who has come
+  std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
+  std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process
+  std::uint64_t num_steps_ = 0;                       // of this process's workers then
   std::optional<detail::SecureConnection> leader_{};  // of the others
 };
 static_assert(Scaling<Launched> && JoiningScaling<Launched>);

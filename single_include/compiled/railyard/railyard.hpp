@@ -2107,6 +2107,23 @@ struct JoinDevices {
   std::string how{};        ///< how they were found, in words
 };
 
+/// Says where a process listens that leads.
+struct LeaderPlace {
+  int process = 0;
+  std::string host{};
+  int port = 0;
+  std::uint64_t generation = 0;  ///< of its leading: who means another is turned away
+};
+
+/// Says what a process knows that has lost the one that led.
+struct LostLead {
+  bool may_go_on = false;       ///< a process that is left may lead instead: whoever has started them leaves them alone
+  int process = 0;              ///< which is lost
+  int own_process = 0;          ///< which asks
+  std::string note{};           ///< what it has asked to remember, last
+  std::uint64_t num_steps = 0;  ///< the most that any worker of this process had ended since they were started
+};
+
 /// Says what one process brings with it when the processes of a run find each other.
 struct JoinPlan {
   LaunchConfig launch{};
@@ -2119,6 +2136,8 @@ struct JoinPlan {
   std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
   JoinDevices devices{};
   RequestHandler on_request{};  ///< where this process follows
+  /// Returns where the one listens that was chosen to lead after process 0, if the run goes on under such a one.
+  std::function<std::optional<LeaderPlace>()> find_chosen{};
 };
 
 /// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers
@@ -2126,18 +2145,27 @@ struct JoinPlan {
 ///
 /// Laws: join() returns in every process, or throws in every one that is alive, by the timeout. What the leader tells
 /// is heard by all others, in order. follow() returns when the leader has told the next text, and leaves no worker
-/// behind; if the leader is lost, the followers' calls throw Error. room() lets in who has come back.
+/// behind; if the leader is lost, the followers' calls throw HostLostError. room() lets in who has come back.
+/// When the leader is lost, one of the others may take its place, and see to it that it is the only one: it calls
+/// offer(), has the others call try_to_follow() with what that returns, and take_place() until that returns true, or it
+/// waits for them no longer; then it leads, with those that have come.
 template <class S>
 concept JoiningScaling = Scaling<S> &&
-    requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text) {
+    requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text, const Deadline& deadline,
+             bool is_last, const LeaderPlace& place) {
   scaling.join(plan);
   { scaling.leads() } -> std::same_as<bool>;
   { scaling.num_processes() } -> std::same_as<int>;
   { scaling.num_workers() } -> std::same_as<int>;   // of all processes together
   { scaling.room() } -> std::same_as<int>;          // for workers, now; HostLostError if too many processes are lost
   scaling.tell(text);                               // by the leader
+  scaling.note(text);                               // by the leader: for LostLead
   { scaling.hear() } -> std::same_as<std::string>;  // by the others
   { scaling.follow(body) } -> std::same_as<std::string>;
+  { scaling.lost_lead() } -> std::same_as<LostLead>;
+  { scaling.offer(std::uint64_t{}) } -> std::same_as<LeaderPlace>;
+  { scaling.take_place(deadline, is_last) } -> std::same_as<bool>;
+  { scaling.try_to_follow(place, deadline) } -> std::same_as<bool>;
 };
 
 }  // namespace railyard::inline v0_1
@@ -16106,280 +16134,6 @@ class ElasticSize {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/follower_parts.hpp
-// Has the processes that follow write their workers' parts of a checkpoint, where they see its directory. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a file that a rank has saved, and where in its snapshot it stands.
-struct SavedPart {
-  std::string name{};
-  std::int32_t rank = 0;
-  std::int32_t slot = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t size = 0;
-};
-
-/// Says what a process that follows is to write, and where.
-struct WriteOrder {
-  std::string run{};  ///< the run's directory
-  std::string directory{};
-  std::vector<SavedPart> parts{};
-
-  [[nodiscard]] std::vector<std::byte> encode() const;
-  [[nodiscard]] static WriteOrder decode(std::span<const std::byte> bytes);
-};
-
-/// Says what a process has written.
-struct WriteAnswer {
-  bool sees_directory = false;
-  std::vector<ManifestFile> files{};
-
-  [[nodiscard]] std::vector<std::byte> encode() const;
-  [[nodiscard]] static WriteAnswer decode(std::span<const std::byte> bytes);
-};
-
-/// Whether the directory is to be seen from here. It has just been made, by a name that is a random number: where
-/// storage is not shared there is none of that name. Those above it are opened first: a network file system asks its
-/// server then, instead of remembering what was not there before.
-[[nodiscard]] bool sees_directory(Files& files, const WriteOrder& order, std::chrono::nanoseconds patience);
-
-/// Returns what carries out a WriteOrder. It makes no directory: where that of the order has been given up, nothing is
-/// written. patience: with a network file system that has not yet heard of the directory.
-[[nodiscard]] RequestHandler part_writer(std::shared_ptr<Files> files = std::make_shared<Files>(),
-                                                std::chrono::nanoseconds patience = std::chrono::seconds{1});
-
-/// Knows the processes that are not asked to write: their parts go over the network.
-class LeftOut {
- public:
-  static constexpr int retry_interval =
-      16;  ///< in checkpoints: looking for a directory takes a second where there is none
-
-  /// A checkpoint begins; those of an earlier attempt are asked again.
-  void begin_checkpoint(int attempt);
-  [[nodiscard]] bool contains(int process) const;
-  /// One that does not see the run's directory, or not yet. Returns whether that is new.
-  bool add_blind(int process);
-  void add_for_attempt(int process) { asked_with_[process] = std::numeric_limits<std::int64_t>::max(); }
-
- private:
-  int attempt_ = 0;
-  std::int64_t checkpoint_ = 0;  // its number
-  std::map<int, std::int64_t> asked_with_{};
-  std::set<int> was_blind_{};
-};
-
-/// Is the leader's end.
-class FollowerParts final : public PartWriters {
- public:
-  /// left_out: gets those that do not see the run's directory, or could not write there.
-  FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts, LeftOut& left_out);
-
-  std::set<std::string> begin(const std::filesystem::path& directory) override;
-
-  std::vector<ManifestFile> finish() override;
-
-  /// Say why parts were not written there, unless that is known.
-  [[nodiscard]] const std::vector<std::string>& complaints() const noexcept { return complaints_; }
-
- private:
-  void complain(int process, std::string_view why);
-  void tell_of_blind(int process);
-
-  WorkerGroup* group_;
-  std::filesystem::path run_;
-  std::filesystem::path directory_{};  // of the checkpoint
-  LeftOut* left_out_;
-  std::map<int, std::vector<SavedPart>> parts_{};  // by process
-  std::map<int, std::function<std::vector<std::byte>()>> answers_{};
-  std::vector<std::string> complaints_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/policies.hpp
-// Says in one sentence what is wrong with a pair of policies. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-template <class T>
-concept Complete = requires {
-  sizeof(T);
-};
-
-/// Is a pair of policies that can work.
-template <class B, class S>
-concept FittingPolicies = Complete<B> && Complete<S> && Backend<B> && Scaling<S> &&(B::reach >= S::reach);
-
-/// Is a pair of policies of which at least one stands in the other's place.
-template <class B, class S>
-concept SwappedPolicies = (Complete<B> && Scaling<B>) || Backend<S>;
-
-template <class B, class S>
-struct OrderedPolicies {
-  static_assert(!SwappedPolicies<B, S>,
-                "a Trainer names its Backend first and its Scaling second, as in Trainer<Gloo, Processes>: here a "
-                "Scaling stands in the place of the Backend, or a Backend in the place of the Scaling");
-};
-
-template <class B, class S>
-struct CompletePolicies {
-  static_assert(Complete<B>,
-                "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
-                "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<Local, Threads>. For any "
-                "other, include its header");
-  static_assert(Complete<S>,
-                "the Scaling of this Trainer is only declared here: include <railyard/railyard.hpp>, or its header");
-};
-
-template <class B, class S>
-struct BothPolicies {
-  static_assert(
-      Backend<B>,
-      "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
-      "railyard/core/backend.hpp says what each part has to do. There are Gloo, SharedMemory, Nccl, Local and "
-      "Checked<Gloo>");
-  static_assert(Scaling<S>,
-                "the second policy of this Trainer is no Scaling: the compiler names below what the class lacks; "
-                "railyard/core/scaling.hpp says what each part has to do. There are Processes, Threads and Launched");
-};
-
-template <class B, class S>
-struct ReachingPolicies {
-  static_assert(B::reach >= S::reach || B::reach != Reach::process,
-                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
-                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
-  static_assert(B::reach >= S::reach || B::reach == Reach::process,
-                "this Backend cannot reach the workers that this Scaling makes: SharedMemory joins the workers of one "
-                "host only; say Trainer<Gloo, Launched>, which shares memory on each host, or "
-                "Trainer<SharedMemory, Processes>");
-};
-
-/// Is instantiated for a pair that does not fit. The questions are asked one after another, each in a class of its own:
-/// the compiler answers with one sentence, and a static_assert of nothing but a concept makes it name the missing part.
-template <class B, class S>
-constexpr auto refuse_policies() {
-  if constexpr (SwappedPolicies<B, S>) {
-    static_cast<void>(sizeof(OrderedPolicies<B, S>));
-  } else if constexpr (!Complete<B> || !Complete<S>) {
-    static_cast<void>(sizeof(CompletePolicies<B, S>));
-  } else if constexpr (!Backend<B> || !Scaling<S>) {
-    static_cast<void>(sizeof(BothPolicies<B, S>));
-  } else {
-    static_cast<void>(sizeof(ReachingPolicies<B, S>));
-  }
-}
-
-/// Takes the place of the options of a backend that there is none of.
-struct AnyOptions {
-  AnyOptions() = default;
-  template <class T>
-  AnyOptions(const T& /*options*/) {}
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/checkpoint_writer.hpp
-// Writes checkpoints on a thread of the supervisor, while the workers go on. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a checkpoint that all ranks have saved, and that is to be written.
-struct SaveJob {
-  struct Slot {
-    int rank = 0;
-    int slot = 0;
-  };
-  Manifest manifest{};
-  std::vector<SavedPart> parts{};
-  std::vector<Slot> slots{};  // where the parts are, to be given back afterwards
-};
-
-/// Says what has become of a SaveJob.
-struct SaveOutcome {
-  Manifest manifest{};
-  std::filesystem::path path{};  ///< empty if it could not be written
-  std::string error{};           ///< also of checkpoints that could not be removed
-};
-
-/// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
-class CheckpointWriter {
- public:
-  /// run: the run's directory, in which the folder lies.
-  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
-                   std::shared_ptr<Files> files = std::make_shared<Files>())
-      : run_(std::move(run)),
-        files_(std::move(files)),
-        folder_(std::move(folder)),
-        retention_(std::move(retention)),
-        group_(&group) {}
-  CheckpointWriter(const CheckpointWriter&) = delete;
-  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  /// Writes what has been submitted.
-  ~CheckpointWriter();
-
-  /// Throws: what the system or the memory refuses; the job's memory is the caller's to give back then.
-  void submit(SaveJob job);
-
-  /// Takes note of a checkpoint that could not even be submitted.
-  void note_failure(Manifest manifest, std::string error);
-
-  /// Whether the memory of what was submitted last is still held: it is given back once that is written.
-  [[nodiscard]] bool holds_last();
-
-  /// Waits until all has been written, or the time is over. Returns whether it has.
-  [[nodiscard]] bool drain(const Deadline& deadline);
-
-  [[nodiscard]] std::vector<SaveOutcome> take_outcomes();
-
-  /// Only while nothing is being written.
-  [[nodiscard]] CheckpointFolder& folder() noexcept { return folder_; }
-  [[nodiscard]] const Retention& retention() const noexcept { return retention_; }
-
- private:
-  void start();
-
-  void run();
-
-  [[nodiscard]] SaveOutcome write(const SaveJob& job);
-
-  // What was reported before a checkpoint is in the file by now, and has to last as it does. losses gets why it may
-  // not: a checkpoint is worth more than they are.
-  void make_reports_durable(std::vector<std::string>& losses);
-
-  [[nodiscard]] std::vector<CheckpointFolder::Part> parts_of(const SaveJob& job) const;
-
-  // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
-  void make_run_durable();
-
-  void sync_file(const std::filesystem::path& path, int (Files::*sync)(int));
-
-  std::filesystem::path run_;
-  bool is_run_durable_ = false;  // as far as the writing thread has seen to it
-  bool has_reports_ = false;     // and that they have a name there
-  std::shared_ptr<Files> files_;
-  CheckpointFolder folder_;
-  Retention retention_;
-  WorkerGroup* group_;
-  LeftOut left_out_{};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<SaveJob> jobs_{};
-  std::vector<SaveOutcome> outcomes_{};
-  bool is_writing_ = false;
-  bool holds_job_ = false;
-  bool is_ending_ = false;
-  std::thread thread_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/json.hpp
 // Writes JSON objects, flat but for lists of such: all that a run's files need. Train room.
 
@@ -16637,6 +16391,145 @@ class RunDirectory {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/lease_file.hpp
+// What stands in a run's lease.json, and whether who has written it still lives. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says how often a holder gives a sign of life, how long one that gives none is waited for, how long a lock whose
+/// holder cannot be told, or has died, and how long storage that is to say whose run it is while workers train.
+struct LeaseTimes {
+  std::chrono::nanoseconds beat = std::chrono::seconds{2};
+  std::chrono::nanoseconds patience = std::chrono::seconds{15};
+  std::chrono::nanoseconds lock = std::chrono::seconds{10};
+  std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
+};
+
+/// Tells one holder of a run from all others.
+struct LeaseId {
+  std::uint64_t generation = 0;
+  std::string id{};
+  friend bool operator==(const LeaseId&, const LeaseId&) = default;
+};
+
+/// Is what a holder has written.
+struct LeaseContent {
+  LeaseId lease{};
+  std::string host = "an unknown host";
+  std::string boot{};  ///< of the holder's kernel, which knows of all its locks
+  std::string since = "an unknown time";
+  std::int64_t pid = 0;
+  bool has_ended = false;
+  bool is_left = false;  ///< it has ended, and left the run to others
+  bool is_locked = true;
+
+  /// One that has written no boot may be about to, or belong to an older release, on this host.
+  [[nodiscard]] bool is_elsewhere(const std::string& own_boot) const { return !boot.empty() && boot != own_boot; }
+  [[nodiscard]] bool has_died() const;
+};
+
+/// Opens the file anew each time, so that a network file system asks its server.
+class LeaseFile {
+ public:
+  using Sign = std::pair<std::int64_t, std::int64_t>;
+
+  explicit LeaseFile(std::filesystem::path path) : path_(std::move(path)) {}
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Returns nothing if it cannot be read, which says nothing about whose it is; errno says why.
+  [[nodiscard]] std::optional<LeaseContent> read() const;
+
+  /// When it was written or touched last, by whatever clock; nothing if that cannot be told.
+  [[nodiscard]] std::optional<Sign> last_sign() const;
+
+  /// Whether a process of this host has locked it, which has it open or has inherited it.
+  [[nodiscard]] bool is_locked() const;
+
+  static constexpr std::size_t size = 1024;
+
+ private:
+  [[nodiscard]] Descriptor open() const { return Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)}; }
+
+  std::filesystem::path path_;
+};
+
+/// Finds out whether a holder gives signs of life. Whose host it is cannot be asked, nor its clock be trusted. Silence
+/// is counted in looks, and a look that stalls tells nothing: the storage may have stood still, or this process, while
+/// the holder went on.
+class LeaseSilence {
+ public:
+  explicit LeaseSilence(const LeaseTimes& times) : times_(times), looks_left_(times.patience / times.beat) {}
+
+  /// Looks. Returns whether a sign has come since the look before. A sign begins the silence anew.
+  bool look(const LeaseFile& file);
+  [[nodiscard]] bool is_over() const noexcept { return looks_left_ <= 0; }
+
+ private:
+  LeaseTimes times_;
+  std::chrono::nanoseconds::rep looks_left_;
+  std::optional<LeaseFile::Sign> last_{};
+};
+
+/// Finds out whether a run may be taken over from its holder, by those who have had a part in its run and have lost it.
+class LeaseHolderWatch {
+ public:
+  explicit LeaseHolderWatch(LeaseContent holder, const LeaseTimes& times = {})
+      : holder_(std::move(holder)), times_(times), silence_(times) {}
+
+  [[nodiscard]] const LeaseContent& holder() const noexcept { return holder_; }
+  [[nodiscard]] bool is_silent() const noexcept { return silence_.is_over(); }
+
+  /// now: what is read in the file, and names the same holder. It may be taken over if it has left the run to others,
+  /// has died on this host with all of its workers, or has been silent for long enough.
+  [[nodiscard]] bool is_over(const LeaseFile& file, const LeaseContent& now);
+
+ private:
+  LeaseContent holder_;
+  LeaseTimes times_;
+  LeaseSilence silence_;
+  std::string own_boot_ = boot_id();
+  Deadline::Clock::time_point next_look_ = Deadline::Clock::now();
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/patience.hpp
+// Tells a state that lasts from one that passes, and waits. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says when the same rank has been found for longer than a while.
+class Patience {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// rank: -1 if none is found. Returns whether it has been found again and again for so long.
+  [[nodiscard]] bool is_over(int rank, Time now);
+
+ private:
+  int rank_ = -1;
+  Time since_{};
+};
+
+/// Sleeps for so long. Returns false as soon as is_over() says so, which is asked once at least.
+template <class IsOver>
+[[nodiscard]] bool sleeps_unless(const IsOver& is_over, std::chrono::nanoseconds time) {
+  const Deadline deadline = Deadline::after(time);
+  do {
+    if (is_over()) return false;
+    std::this_thread::sleep_for(
+        std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
+  } while (!deadline.expired());
+  return true;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/heartbeat.hpp
 // Does something again and again on a thread of its own. Train room.
 
@@ -16671,20 +16564,52 @@ class Heartbeat {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/preemption_notice.hpp
+// Tells what announces that the machine of a run will be taken away. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Knows the settings, and whether the file has been seen.
+class PreemptionNotice {
+ public:
+  explicit PreemptionNotice(PreemptionConfig config) : config_(std::move(config)) {}
+
+  [[nodiscard]] bool is_announced_by(int signal) const;
+  /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
+  [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
+
+  /// How often to ask for the file.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept;
+  /// Whether the file has come to be since the last call. Storage that does not answer holds up nobody, once look_out()
+  /// has been called.
+  [[nodiscard]] bool take_file();
+
+  /// Looks for the file on a thread of its own from now on. The notice stays where it is then. Returns what there is to
+  /// be said if there is no thread for it.
+  [[nodiscard]] std::string look_out();
+  /// Does so no more until it is asked to again: see RunLease.
+  void pause() { lookout_.reset(); }
+
+ private:
+  static constexpr std::chrono::nanoseconds look_interval = std::chrono::milliseconds{500};
+
+  void look();
+
+  PreemptionConfig config_;
+  std::atomic<bool> is_file_there_{false};
+  bool is_file_taken_ = false;
+  std::unique_ptr<Heartbeat> lookout_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/run_lease.hpp
 // Sees to it that one program at a time writes to a run's directory. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Says how often a holder gives a sign of life, how long one that gives none is waited for, how long a lock whose
-/// holder cannot be told, or has died, and how long storage that is to say whose run it is while workers train.
-struct LeaseTimes {
-  std::chrono::nanoseconds beat = std::chrono::seconds{2};
-  std::chrono::nanoseconds patience = std::chrono::seconds{15};
-  std::chrono::nanoseconds lock = std::chrono::seconds{10};
-  std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
-};
 
 /// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
 /// them has gone, however they end. Between hosts locks may not reach, or stay behind when a host dies. So a holder
@@ -16696,11 +16621,21 @@ class RunLease {
   /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
   explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
                     std::shared_ptr<Files> files = std::make_shared<Files>());
+  /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
+  /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
+  /// there. Throws: ConfigError that names the holder if another was faster, or if the file cannot be read or written.
+  RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times = {},
+           std::shared_ptr<Files> files = std::make_shared<Files>());
   RunLease(RunLease&&) = default;
   RunLease& operator=(RunLease&&) = delete;
   ~RunLease();
 
-  [[nodiscard]] std::uint64_t generation() const noexcept { return own_.generation; }
+  [[nodiscard]] std::uint64_t generation() const noexcept { return own_.lease.generation; }
+  /// By which others know this holder.
+  [[nodiscard]] const LeaseId& id() const noexcept { return own_.lease; }
+
+  /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
+  void leave_to_others() noexcept { own_.is_left = true; }
 
   /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const;
@@ -16723,16 +16658,10 @@ class RunLease {
   [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
 
  private:
-  struct Content {
-    std::uint64_t generation = 0;
-    std::string id{};
-    std::string host = "an unknown host";
-    std::string boot{};  // of the holder's kernel, which knows of all its locks
-    std::string since = "an unknown time";
-    std::int64_t pid = 0;
-    bool has_ended = false;
-    bool is_locked = true;
-  };
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return lease_file_.path(); }
+  [[nodiscard]] std::filesystem::path run() const { return path().parent_path(); }
+
+  void write_as_next(const LeaseContent& before);
 
   /// Is what was seen last of whose run it is, by whichever thread.
   class Sight {
@@ -16753,43 +16682,28 @@ class RunLease {
   // Returns whether a sign of life is due: where nobody else is seen to have the run.
   [[nodiscard]] bool look();
 
-  [[nodiscard]] std::string taker_text(const Content& taker) const;
+  [[nodiscard]] std::string taker_text(const LeaseContent& taker) const;
 
   // Where the file was removed or damaged, what earlier holders have left tells: it has to be older than this one.
-  [[nodiscard]] std::uint64_t generation_before(const Content& before) const;
+  [[nodiscard]] std::uint64_t generation_before(const LeaseContent& before) const;
 
-  [[nodiscard]] bool is_own(const Content& content) const {
-    return content.generation == own_.generation && content.id == own_.id;
-  }
+  [[nodiscard]] bool is_own(const LeaseContent& content) const { return content.lease == own_.lease; }
 
-  // One that has written no boot may be about to, or belong to an older release, on this host.
-  [[nodiscard]] bool is_elsewhere(const Content& holder) const {
-    return !holder.boot.empty() && holder.boot != own_.boot;
-  }
-
-  [[nodiscard]] static bool has_died(const Content& holder);
+  // Returns true as well where the file system has no locks.
+  [[nodiscard]] bool try_lock() const;
 
   // Returns false if somebody on another host has it, or had it when one on this host took the run over who has gone
   // as well. Where the holder has died, its workers still have the file for a moment.
   [[nodiscard]] bool take_lock() const;
 
-  // Whose host it is cannot be asked, nor its clock be trusted. Silence is counted in looks, and a look that stalls
-  // tells nothing: the storage may have stood still, or this process, while the holder went on.
-  void watch(const Content& holder);
+  void watch(const LeaseContent& holder);
 
   // Of several that have watched the same holder, the last one to write has the run.
   void yield_to_others() const;
 
-  // When the file was written or touched last, by whatever clock; nothing if it cannot be told. Opened anew, as below.
-  [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> last_sign() const;
+  [[noreturn]] void throw_in_use(const LeaseContent& holder, std::string_view sign) const;
 
-  [[noreturn]] void throw_in_use(const Content& holder, std::string_view sign) const;
-
-  // Opened anew, so that a network file system asks its server. Returns nothing if it cannot be read, which says
-  // nothing about whose it is; errno says why.
-  [[nodiscard]] std::optional<Content> read() const;
-
-  [[nodiscard]] Content read_or_refuse() const;
+  [[nodiscard]] LeaseContent read_or_refuse() const;
 
   // Always as long, so that it is there whole after one call, whatever was there before. It lasts once the first
   // checkpoint of its generation does: see CheckpointWriter.
@@ -16797,13 +16711,11 @@ class RunLease {
 
   [[noreturn]] void refuse(const std::string& why) const;
 
-  static constexpr std::size_t size = 1024;
-
-  std::filesystem::path path_;
+  LeaseFile lease_file_;
   LeaseTimes times_;
   std::shared_ptr<Files> files_;
   Descriptor file_{};
-  Content own_{};
+  LeaseContent own_{};
   std::string takeover_{};
   std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
   bool has_waited_ = false;  // for a look at storage that has not answered since
@@ -16812,6 +16724,447 @@ class RunLease {
 
 /// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had.
 [[nodiscard]] RunLease take_lease(const RunPlace& place);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/election.hpp
+// How the processes that are left of a run come to be led again, when the one that led is lost. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::string_view leader_file_name = "leader.json";
+
+/// Says, in a run's directory, where the process listens that has the run by that lease. No secret is in it: whoever
+/// answers there has to know that.
+struct LeaderPosting {
+  LeaseId lease{};
+  LeaderPlace place{};
+
+  /// Returns what went wrong, or an empty text.
+  [[nodiscard]] std::string write(const std::filesystem::path& run,
+                                  std::shared_ptr<Files> files = std::make_shared<Files>()) const;
+
+  /// Returns nothing if there is none. The directory is opened first, so that a network file system asks its server
+  /// what is new in it.
+  [[nodiscard]] static std::optional<LeaderPosting> read(const std::filesystem::path& run);
+};
+
+/// Returns where the process listens that was chosen to lead the run, if it goes on.
+[[nodiscard]] std::optional<LeaderPlace> chosen_leader(const RunConfig& config);
+
+/// Is how an election has ended for a process: it leads, or follows another.
+struct Elected {
+  std::optional<RunLease> lease{};  ///< of the run, if it leads
+  LeaseId leader{};
+};
+
+/// Decides who leads, by the lease of the run: whoever takes it over, which one can. Holds signals until its end, so
+/// that one which would end the program ends the election instead.
+template <JoiningScaling S>
+class Election {
+ public:
+  /// All must outlive it. run: the run's directory. say: is told what people should see.
+  Election(S& scaling, std::filesystem::path run, const RunConfig& config, std::function<void(const std::string&)> say,
+           const LeaseTimes& times = {})
+      : scaling_(&scaling),
+        run_(std::move(run)),
+        config_(&config),
+        notice_(config.preemption),
+        say_(std::move(say)),
+        times_(times),
+        file_(run_ / "lease.json") {}
+
+  /// lost: who led. why: how that was found out. Throws: HostLostError that says why the run cannot go on here.
+  [[nodiscard]] Elected hold(const LeaseId& lost, std::string_view why) {
+    why_ = why;
+    static_cast<void>(notice_.look_out());
+    if (say_) say_(compose("{}; those that are left look for another", why_));
+    const Deadline end = Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
+    const Deadline sight = Deadline::after(std::min<std::chrono::nanoseconds>(config_->start_timeout, time_to_see));
+    std::optional<LeaseHolderWatch> watch;
+    while (true) {
+      const auto now = file_.read();
+      if (now && now->lease.generation >= lost.generation) {
+        if (!watch || watch->holder().lease != now->lease) watch.emplace(*now, times_);
+        const bool is_new = now->lease != lost;
+        if (is_new && follows(now->lease)) return {.leader = now->lease};
+        if (now->has_ended && !now->is_left)
+          give_up(compose("process {} on {} has ended the run", now->pid, now->host));
+        if (watch->is_over(file_, *now)) {
+          if (auto lease = claim(*now, watch->is_silent())) return {.lease = std::move(lease)};
+        }
+      } else if (!watch && sight.expired()) {
+        give_up(compose("{} is not to be seen here, and without it no other process can lead", file_.path().string()));
+      }
+      if (end.expired()) give_up(reason_at_end(watch, lost, end));
+      pause(end);
+    }
+  }
+
+  /// Waits, as the one that has the lease, for those that are left, and leads them then.
+  /// Throws: HostLostError if the lease is lost or the run is to end; Error if this process cannot listen.
+  void lead(RunLease& lease) {
+    try {
+      if (const std::string loss = lease.keep_alive(); say_ && !loss.empty()) say_(loss);
+      const Deadline end = Deadline::after(std::min(config_->silence_limit, config_->start_timeout));
+      const LeaderPosting posting{.lease = lease.id(), .place = scaling_->offer(lease.generation())};
+      if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
+      while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
+        if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
+        pause(end);
+      }
+    } catch (...) {
+      lease.leave_to_others();
+      throw;
+    }
+  }
+
+  /// Returns with how many workers those go on that are there. Throws: HostLostError if they are too few.
+  [[nodiscard]] int find_room(ElasticSize& size) {
+    const auto found = size.wait(
+        config_->start_timeout, [this](auto time) { return sleeps_unless([this] { return is_asked_to_end(); }, time); },
+        [this](const std::string& text) {
+          if (say_) say_(text);
+        });
+    if (found) return *found;
+    give_up(end_sign_.empty() ? size.no_room() : compose("{} came", end_sign_));
+  }
+
+  /// Whether a signal or a file asks the run to end. Remembered.
+  [[nodiscard]] bool is_asked_to_end() {
+    while (const auto signal = signals_.take()) {
+      if (notice_.concerns_run(*signal)) end_sign_ = signal_name(*signal);
+    }
+    if (notice_.take_file()) end_sign_ = config_->preemption.file.string();
+    return !end_sign_.empty();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds slice{50};
+  static constexpr std::chrono::seconds time_to_see{5};
+  static constexpr std::chrono::seconds time_to_connect{3};
+
+  [[nodiscard]] bool follows(const LeaseId& leader) {
+    const auto posting = LeaderPosting::read(run_);
+    return posting && posting->lease == leader &&
+           scaling_->try_to_follow(posting->place, Deadline::after(time_to_connect));
+  }
+
+  [[nodiscard]] std::optional<RunLease> claim(const LeaseContent& from, bool is_silent) {
+    try {
+      return std::optional<RunLease>{std::in_place, run_, from, is_silent, times_};
+    } catch (const Error& error) {  // another was faster, or the storage takes nothing
+      hindrance_ = error.what();
+      return std::nullopt;
+    }
+  }
+
+  [[nodiscard]] std::string reason_at_end(const std::optional<LeaseHolderWatch>& watch, const LeaseId& lost,
+                                          const Deadline& end) const {
+    if (!watch) return compose("{} cannot be read", file_.path().string());
+    const LeaseContent& holder = watch->holder();
+    const std::string time = end.budget_text();
+    if (!hindrance_.empty()) return compose("no other process has come to lead it within {}: {}", time, hindrance_);
+    if (holder.lease == lost) {
+      return compose(
+          "process {} on {}, which led, still gives signs of life in {} after {}, and goes on without this one",
+          holder.pid, holder.host, file_.path().string(), time);
+    }
+    return compose("process {} on {} leads now, and could not be reached within {}", holder.pid, holder.host, time);
+  }
+
+  void pause(const Deadline& end) {
+    const auto time = std::min<std::chrono::nanoseconds>(slice, end.remaining());
+    if (!sleeps_unless([this] { return is_asked_to_end(); }, time)) give_up(compose("{} came", end_sign_));
+  }
+
+  [[noreturn]] void give_up(std::string_view reason) const { throw HostLostError{compose("{}; {}", why_, reason)}; }
+
+  S* scaling_;
+  std::filesystem::path run_;
+  const RunConfig* config_;
+  PreemptionNotice notice_;
+  std::function<void(const std::string&)> say_;
+  LeaseTimes times_;
+  LeaseFile file_;
+  SignalWatch signals_{};
+  std::string why_{};
+  std::string hindrance_{};
+  std::string end_sign_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/follower_parts.hpp
+// Has the processes that follow write their workers' parts of a checkpoint, where they see its directory. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a file that a rank has saved, and where in its snapshot it stands.
+struct SavedPart {
+  std::string name{};
+  std::int32_t rank = 0;
+  std::int32_t slot = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
+/// Says what a process that follows is to write, and where.
+struct WriteOrder {
+  std::string run{};  ///< the run's directory
+  std::string directory{};
+  std::vector<SavedPart> parts{};
+
+  [[nodiscard]] std::vector<std::byte> encode() const;
+  [[nodiscard]] static WriteOrder decode(std::span<const std::byte> bytes);
+};
+
+/// Says what a process has written.
+struct WriteAnswer {
+  bool sees_directory = false;
+  std::vector<ManifestFile> files{};
+
+  [[nodiscard]] std::vector<std::byte> encode() const;
+  [[nodiscard]] static WriteAnswer decode(std::span<const std::byte> bytes);
+};
+
+/// Whether the directory is to be seen from here. It has just been made, by a name that is a random number: where
+/// storage is not shared there is none of that name. Those above it are opened first: a network file system asks its
+/// server then, instead of remembering what was not there before.
+[[nodiscard]] bool sees_directory(Files& files, const WriteOrder& order, std::chrono::nanoseconds patience);
+
+/// Returns what carries out a WriteOrder. It makes no directory: where that of the order has been given up, nothing is
+/// written. patience: with a network file system that has not yet heard of the directory.
+[[nodiscard]] RequestHandler part_writer(std::shared_ptr<Files> files = std::make_shared<Files>(),
+                                                std::chrono::nanoseconds patience = std::chrono::seconds{1});
+
+/// Knows the processes that are not asked to write: their parts go over the network.
+class LeftOut {
+ public:
+  static constexpr int retry_interval =
+      16;  ///< in checkpoints: looking for a directory takes a second where there is none
+
+  /// A checkpoint begins; those of an earlier attempt are asked again.
+  void begin_checkpoint(int attempt);
+  [[nodiscard]] bool contains(int process) const;
+  /// One that does not see the run's directory, or not yet. Returns whether that is new.
+  bool add_blind(int process);
+  void add_for_attempt(int process) { asked_with_[process] = std::numeric_limits<std::int64_t>::max(); }
+
+ private:
+  int attempt_ = 0;
+  std::int64_t checkpoint_ = 0;  // its number
+  std::map<int, std::int64_t> asked_with_{};
+  std::set<int> was_blind_{};
+};
+
+/// Is the leader's end.
+class FollowerParts final : public PartWriters {
+ public:
+  /// left_out: gets those that do not see the run's directory, or could not write there.
+  FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts, LeftOut& left_out);
+
+  std::set<std::string> begin(const std::filesystem::path& directory) override;
+
+  std::vector<ManifestFile> finish() override;
+
+  /// Say why parts were not written there, unless that is known.
+  [[nodiscard]] const std::vector<std::string>& complaints() const noexcept { return complaints_; }
+
+ private:
+  void complain(int process, std::string_view why);
+  void tell_of_blind(int process);
+
+  WorkerGroup* group_;
+  std::filesystem::path run_;
+  std::filesystem::path directory_{};  // of the checkpoint
+  LeftOut* left_out_;
+  std::map<int, std::vector<SavedPart>> parts_{};  // by process
+  std::map<int, std::function<std::vector<std::byte>()>> answers_{};
+  std::vector<std::string> complaints_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/failure_budget.hpp
+// Decides whether a run that has failed starts again. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts failures. Knows no clock and no workers.
+class FailureBudget {
+ public:
+  struct Verdict {
+    bool restarts = false;
+    std::chrono::nanoseconds delay{0};
+    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
+  };
+
+  /// Is what has been counted so far.
+  struct Counts {
+    std::int32_t failures = 0;  ///< since the budget was whole
+    std::int32_t in_all = 0;
+    std::int32_t in_a_row = 0;  ///< without progress between them
+    std::int32_t at_step = 0;
+    std::uint64_t last_step = 0;
+  };
+
+  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
+  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
+      : config_(config), is_elastic_(is_elastic) {}
+
+  [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
+  /// Goes on from what somebody else has counted.
+  void go_on_from(const Counts& counts) noexcept { counts_ = counts; }
+
+  /// Whether a failure can be followed by another start at all.
+  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
+  /// Whether this one can.
+  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
+
+  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
+  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed);
+
+ private:
+  // Where another start has failed as well, there are not enough left.
+  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
+    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
+  }
+
+  [[nodiscard]] std::chrono::nanoseconds delay() const;
+
+  FailureConfig config_;
+  bool is_elastic_;
+  Counts counts_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_ledger.hpp
+// What a run has been through, as whoever leads it next has to know. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts);
+[[nodiscard]] std::vector<Attempt> take_attempts(WireReader& reader);
+
+/// Is told to all processes before each start of the workers: files of the one that leads may not have reached the
+/// storage when it is lost.
+struct RunLedger {
+  std::int32_t attempt = 0;      ///< that begins
+  std::uint64_t begin_step = 0;  ///< where
+  std::int32_t world_size = 0;   ///< with so many workers
+  FailureBudget::Counts failures{};
+  std::vector<Attempt> attempts{};  ///< that have ended
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static RunLedger decode(std::string_view text);
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/checkpoint_writer.hpp
+// Writes checkpoints on a thread of the supervisor, while the workers go on. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a checkpoint that all ranks have saved, and that is to be written.
+struct SaveJob {
+  struct Slot {
+    int rank = 0;
+    int slot = 0;
+  };
+  Manifest manifest{};
+  std::vector<SavedPart> parts{};
+  std::vector<Slot> slots{};  // where the parts are, to be given back afterwards
+};
+
+/// Says what has become of a SaveJob.
+struct SaveOutcome {
+  Manifest manifest{};
+  std::filesystem::path path{};  ///< empty if it could not be written
+  std::string error{};           ///< also of checkpoints that could not be removed
+};
+
+/// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
+class CheckpointWriter {
+ public:
+  /// run: the run's directory, in which the folder lies.
+  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
+                   std::shared_ptr<Files> files = std::make_shared<Files>())
+      : run_(std::move(run)),
+        files_(std::move(files)),
+        folder_(std::move(folder)),
+        retention_(std::move(retention)),
+        group_(&group) {}
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  /// Writes what has been submitted.
+  ~CheckpointWriter();
+
+  /// Throws: what the system or the memory refuses; the job's memory is the caller's to give back then.
+  void submit(SaveJob job);
+
+  /// Takes note of a checkpoint that could not even be submitted.
+  void note_failure(Manifest manifest, std::string error);
+
+  /// Whether the memory of what was submitted last is still held: it is given back once that is written.
+  [[nodiscard]] bool holds_last();
+
+  /// Waits until all has been written, or the time is over. Returns whether it has.
+  [[nodiscard]] bool drain(const Deadline& deadline);
+
+  [[nodiscard]] std::vector<SaveOutcome> take_outcomes();
+
+  /// Only while nothing is being written.
+  [[nodiscard]] CheckpointFolder& folder() noexcept { return folder_; }
+  [[nodiscard]] const Retention& retention() const noexcept { return retention_; }
+
+ private:
+  void start();
+
+  void run();
+
+  [[nodiscard]] SaveOutcome write(const SaveJob& job);
+
+  // What was reported before a checkpoint is in the file by now, and has to last as it does. losses gets why it may
+  // not: a checkpoint is worth more than they are.
+  void make_reports_durable(std::vector<std::string>& losses);
+
+  [[nodiscard]] std::vector<CheckpointFolder::Part> parts_of(const SaveJob& job) const;
+
+  // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
+  void make_run_durable();
+
+  void sync_file(const std::filesystem::path& path, int (Files::*sync)(int));
+
+  std::filesystem::path run_;
+  bool is_run_durable_ = false;  // as far as the writing thread has seen to it
+  bool has_reports_ = false;     // and that they have a name there
+  std::shared_ptr<Files> files_;
+  CheckpointFolder folder_;
+  Retention retention_;
+  WorkerGroup* group_;
+  LeftOut left_out_{};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<SaveJob> jobs_{};
+  std::vector<SaveOutcome> outcomes_{};
+  bool is_writing_ = false;
+  bool holds_job_ = false;
+  bool is_ending_ = false;
+  std::thread thread_{};
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -16886,9 +17239,12 @@ class RunLog {
   /// lost: the last of the checkpoints that are gone.
   void tell_of_beginning_anew(const std::string& lost);
 
-  /// attempt: the number of the one that begins; failed: the one before. from: where it goes on, at begin_step.
-  void tell_of_restart(int attempt, const Attempt& failed, const std::string& from, std::uint64_t begin_step);
+  /// attempt: the number of the one that begins; failed: the one before. checkpoint: where it goes on, at begin_step;
+  /// empty for the beginning.
+  void tell_of_restart(int attempt, const Attempt& failed, const std::string& checkpoint, std::uint64_t begin_step);
 
+  /// Another process has led the run until now, and has told of so many attempts.
+  void tell_of_leader(const std::string& why, std::size_t num_attempts);
   /// Tells of those that have ended since the last call.
   void tell_of(const std::vector<Attempt>& attempts);
   void tell_of_end(const ResultFields& fields);
@@ -16912,6 +17268,129 @@ class RunLog {
   Clock::time_point called_at_;
   std::vector<std::string> warnings_{};
   std::size_t num_attempts_told_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/inheritance.hpp
+// How a process that leads a run after another goes on with it, and what it leaves to the next one. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what a process begins with that leads a run after another.
+struct Inheritance {
+  RunLedger ledger{};
+  std::string why{};           ///< it does: who is lost, and who leads now
+  double seconds = 0;          ///< since fit() was called
+  std::uint64_t end_step = 0;  ///< that workers had ended by then, as far as is known here
+
+  /// Adds the attempt that has ended with who led, where the run goes on at next_step.
+  [[nodiscard]] std::vector<Attempt> attempts(std::uint64_t next_step) const;
+};
+
+/// why: how the loss was found out.
+[[nodiscard]] std::string text_of_succession(const LostLead& lost, std::string_view why);
+
+[[nodiscard]] Inheritance inherit(const LostLead& lost, std::string why, Deadline::Clock::time_point called_at);
+
+/// Says how a process has come to lead, and how it lets others know what they have to if it is lost.
+struct Leadership {
+  std::function<void(std::string_view note)> note{};
+  std::optional<Inheritance> inherited{};
+
+  void tell(const RunLedger& ledger) const {
+    if (note) note(ledger.encode());
+  }
+};
+
+/// Goes on at begin_step as whoever led before would have after a failure; it is not counted as one.
+void take_over(const Inheritance& inherited, std::uint64_t begin_step, Briefing& briefing, FailureBudget& budget,
+                      std::vector<Attempt>& attempts, RunLog& log);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/policies.hpp
+// Says in one sentence what is wrong with a pair of policies. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+template <class T>
+concept Complete = requires {
+  sizeof(T);
+};
+
+/// Is a pair of policies that can work.
+template <class B, class S>
+concept FittingPolicies = Complete<B> && Complete<S> && Backend<B> && Scaling<S> &&(B::reach >= S::reach);
+
+/// Is a pair of policies of which at least one stands in the other's place.
+template <class B, class S>
+concept SwappedPolicies = (Complete<B> && Scaling<B>) || Backend<S>;
+
+template <class B, class S>
+struct OrderedPolicies {
+  static_assert(!SwappedPolicies<B, S>,
+                "a Trainer names its Backend first and its Scaling second, as in Trainer<Gloo, Processes>: here a "
+                "Scaling stands in the place of the Backend, or a Backend in the place of the Scaling");
+};
+
+template <class B, class S>
+struct CompletePolicies {
+  static_assert(Complete<B>,
+                "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
+                "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<Local, Threads>. For any "
+                "other, include its header");
+  static_assert(Complete<S>,
+                "the Scaling of this Trainer is only declared here: include <railyard/railyard.hpp>, or its header");
+};
+
+template <class B, class S>
+struct BothPolicies {
+  static_assert(
+      Backend<B>,
+      "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
+      "railyard/core/backend.hpp says what each part has to do. There are Gloo, SharedMemory, Nccl, Local and "
+      "Checked<Gloo>");
+  static_assert(Scaling<S>,
+                "the second policy of this Trainer is no Scaling: the compiler names below what the class lacks; "
+                "railyard/core/scaling.hpp says what each part has to do. There are Processes, Threads and Launched");
+};
+
+template <class B, class S>
+struct ReachingPolicies {
+  static_assert(B::reach >= S::reach || B::reach != Reach::process,
+                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
+                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
+  static_assert(B::reach >= S::reach || B::reach == Reach::process,
+                "this Backend cannot reach the workers that this Scaling makes: SharedMemory joins the workers of one "
+                "host only; say Trainer<Gloo, Launched>, which shares memory on each host, or "
+                "Trainer<SharedMemory, Processes>");
+};
+
+/// Is instantiated for a pair that does not fit. The questions are asked one after another, each in a class of its own:
+/// the compiler answers with one sentence, and a static_assert of nothing but a concept makes it name the missing part.
+template <class B, class S>
+constexpr auto refuse_policies() {
+  if constexpr (SwappedPolicies<B, S>) {
+    static_cast<void>(sizeof(OrderedPolicies<B, S>));
+  } else if constexpr (!Complete<B> || !Complete<S>) {
+    static_cast<void>(sizeof(CompletePolicies<B, S>));
+  } else if constexpr (!Backend<B> || !Scaling<S>) {
+    static_cast<void>(sizeof(BothPolicies<B, S>));
+  } else {
+    static_cast<void>(sizeof(ReachingPolicies<B, S>));
+  }
+}
+
+/// Takes the place of the options of a backend that there is none of.
+struct AnyOptions {
+  AnyOptions() = default;
+  template <class T>
+  AnyOptions(const T& /*options*/) {}
 };
 
 }  // namespace detail
@@ -17125,53 +17604,6 @@ namespace detail {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/failure_budget.hpp
-// Decides whether a run that has failed starts again. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Counts failures. Knows no clock and no workers.
-class FailureBudget {
- public:
-  struct Verdict {
-    bool restarts = false;
-    std::chrono::nanoseconds delay{0};
-    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
-  };
-
-  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
-  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
-      : config_(config), is_elastic_(is_elastic) {}
-
-  /// Whether a failure can be followed by another start at all.
-  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
-  /// Whether this one can.
-  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
-
-  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
-  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed);
-
- private:
-  // Where another start has failed as well, there are not enough left.
-  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
-    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
-  }
-
-  [[nodiscard]] std::chrono::nanoseconds delay() const;
-
-  FailureConfig config_;
-  bool is_elastic_;
-  int num_failures_ = 0;  // since the budget was whole
-  int num_failures_in_all_ = 0;
-  int num_in_a_row_ = 0;  // without progress between them
-  int num_at_step_ = 0;
-  std::uint64_t last_step_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/farewell.hpp
 // Whether a run that was told of its end has saved its state since. Train room.
 
@@ -17202,81 +17634,6 @@ class Farewell {
   bool is_preempted_ = false;
   int num_saved_before_ = 0;
   Time began_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/patience.hpp
-// Tells a state that lasts from one that passes, and waits. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says when the same rank has been found for longer than a while.
-class Patience {
- public:
-  using Time = std::chrono::steady_clock::time_point;
-
-  /// rank: -1 if none is found. Returns whether it has been found again and again for so long.
-  [[nodiscard]] bool is_over(int rank, Time now);
-
- private:
-  int rank_ = -1;
-  Time since_{};
-};
-
-/// Sleeps for so long. Returns false as soon as is_over() says so, which is asked once at least.
-template <class IsOver>
-[[nodiscard]] bool sleeps_unless(const IsOver& is_over, std::chrono::nanoseconds time) {
-  const Deadline deadline = Deadline::after(time);
-  do {
-    if (is_over()) return false;
-    std::this_thread::sleep_for(
-        std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
-  } while (!deadline.expired());
-  return true;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/preemption_notice.hpp
-// Tells what announces that the machine of a run will be taken away. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Knows the settings, and whether the file has been seen.
-class PreemptionNotice {
- public:
-  explicit PreemptionNotice(PreemptionConfig config) : config_(std::move(config)) {}
-
-  [[nodiscard]] bool is_announced_by(int signal) const;
-  /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
-  [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
-
-  /// How often to ask for the file.
-  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept;
-  /// Whether the file has come to be since the last call. Storage that does not answer holds up nobody, once look_out()
-  /// has been called.
-  [[nodiscard]] bool take_file();
-
-  /// Looks for the file on a thread of its own from now on. The notice stays where it is then. Returns what there is to
-  /// be said if there is no thread for it.
-  [[nodiscard]] std::string look_out();
-  /// Does so no more until it is asked to again: see RunLease.
-  void pause() { lookout_.reset(); }
-
- private:
-  static constexpr std::chrono::nanoseconds look_interval = std::chrono::milliseconds{500};
-
-  void look();
-
-  PreemptionConfig config_;
-  std::atomic<bool> is_file_there_{false};
-  bool is_file_taken_ = false;
-  std::unique_ptr<Heartbeat> lookout_{};
 };
 
 }  // namespace detail
@@ -17663,11 +18020,12 @@ class Supervision {
 
   /// size: which says as well how many workers there are at first. before: what an earlier program has left of the run.
   Supervision(const RunConfig& config, ElasticSize size, RunInfo info, Clock::time_point called_at, RunLease lease,
-              RunRecord before = {}, const Console& console = Console{})
+              RunRecord before = {}, Leadership leadership = {}, const Console& console = Console{})
       : config_(config),
         size_(std::move(size)),
         info_(std::move(info)),
         lease_(std::move(lease)),
+        leadership_(std::move(leadership)),
         directory_(info_.path, size_.count().max()),
         history_(directory_, info_.world_size, std::move(before)),
         ranks_(info_.world_size),
@@ -17790,6 +18148,7 @@ class Supervision {
   ElasticSize size_;
   RunInfo info_;
   RunLease lease_;
+  Leadership leadership_;
   RunDirectory directory_;
   RunHistory history_;
   RollCall ranks_;
@@ -17835,10 +18194,17 @@ enum class Told : std::uint8_t {
   failed = 4,   ///< any other exception
 };
 
-[[nodiscard]] std::string encode_begin(const RunInfo& info);
+/// Is a run that has begun, and by which lease whoever leads it is known.
+struct BegunRun {
+  std::string name{};
+  std::filesystem::path path{};
+  LeaseId lease{};
+};
+
+[[nodiscard]] std::string encode_begin(const BegunRun& run);
 
 /// Returns the run that is about to begin; nothing if the text tells of something else.
-[[nodiscard]] std::optional<RunInfo> decode_begin(std::string_view text);
+[[nodiscard]] std::optional<BegunRun> decode_begin(std::string_view text);
 
 [[nodiscard]] std::string encode_refusal(Told kind, std::string_view why);
 
@@ -18432,8 +18798,9 @@ class Trainer<B, S> {
                     .silence_limit = run_.silence_limit,
                     .say = detail::launch_lines(run_.progress),
                     .devices = devices_.told(),
-                    .on_request = detail::part_writer()});
-      if (!scaling.leads()) return follow(scaling);
+                    .on_request = detail::part_writer(),
+                    .find_chosen = [this] { return detail::chosen_leader(run_); }});
+      if (!scaling.leads()) return follow(scaling, called_at);
       return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
     } else {
       return lead(scaling, called_at);
@@ -18475,16 +18842,28 @@ class Trainer<B, S> {
                  .world_size = detail::first_size(size, run_.start_timeout),
                  .seed = run_.seed};
     const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
+    return go_on(scaling, std::move(size), std::move(info), place, detail::take_lease(place), run_, called_at, {});
+  }
+
+  // In a process that leads, and has the run. run: its settings. inherited: of whoever led before.
+  Result go_on(S& scaling, detail::ElasticSize size, RunInfo info, const detail::RunPlace& place,
+               detail::RunLease lease, const RunConfig& run, Deadline::Clock::time_point called_at,
+               std::optional<detail::Inheritance> inherited) {
     info.name = place.name;
     info.path = place.path;
-    detail::RunLease lease = detail::take_lease(place);
-    detail::RunRecord before = detail::read_earlier(place, run_, info);
+    detail::RunRecord before = detail::read_earlier(place, run, info);
     const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
     if (has_other_seed) before.seed = info.seed;  // the next start needs none
-    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run_);
-    if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run_, true);
-    if constexpr (JoiningScaling<S>) scaling.tell(detail::encode_begin(info));
+    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run);
+    if (before.has_succeeded) return detail::recorded_result(place, run, std::move(before));
+    if (before.world_size == 0) detail::write_run(info, run, true);
+    detail::Leadership leadership{.inherited = std::move(inherited)};
+    bool is_many = false;
+    if constexpr (JoiningScaling<S>) {
+      is_many = scaling.num_processes() > 1;
+      leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
+      scaling.tell(detail::encode_begin({.name = info.name, .path = info.path, .lease = lease.id()}));
+    }
 
     const RunContext context = context_of(info.name, info.path, is_many);
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
@@ -18497,26 +18876,70 @@ class Trainer<B, S> {
       run_worker(link, context, own);
     };
     renew(info.world_size);
-    detail::Supervision supervision{run_,      std::move(size),  std::move(info),
-                                    called_at, std::move(lease), std::move(before)};
+    detail::Supervision supervision{
+        run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before), std::move(leadership)};
     return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
   }
 
-  // In a process that another one leads: makes workers as it is told to, until it is told the result.
-  Result follow(S& scaling) {
-    RunContext context;
+  // In a process that another one leads: makes workers as it is told to, until it is told the result. If the one that
+  // leads is lost, it follows another, or leads itself.
+  Result follow(S& scaling, Deadline::Clock::time_point called_at) {
+    std::optional<detail::BegunRun> begun;
     try {
-      const std::string told = scaling.hear();
-      const auto begin = detail::decode_begin(told);
-      if (!begin) return detail::result_of_told(told);
-      context = context_of(begin->name, begin->path, true);
-      return detail::result_of_told(scaling.follow([&](WorkerLink& link) { run_worker(link, context, *function_); }));
+      for (bool has_begun = false;;) {
+        try {
+          const std::string told = has_begun ? scaling.follow(body_of(*begun)) : scaling.hear();
+          auto begin = detail::decode_begin(told);
+          if (!begin) return detail::result_of_told(told);
+          begun = std::move(begin);
+          has_begun = true;
+        } catch (const HostLostError& error) {
+          const LostLead lost = scaling.lost_lead();
+          if (!begun || !lost.may_go_on) throw;
+          detail::Election election{scaling, begun->path, run_, detail::launch_lines(run_.progress)};
+          detail::Elected elected = election.hold(begun->lease, error.what());
+          const std::string why = detail::text_of_succession(lost, error.what());
+          if (elected.lease) return succeed(scaling, election, std::move(*elected.lease), *begun, why, called_at);
+          begun->lease = elected.leader;
+          has_begun = false;
+        }
+      }
     } catch (const HostLostError& error) {
       return Result{{.error = error.what(),
                      .exit_status = run_.preemption.exit_status,
-                     .path = context.path,
+                     .path = begun ? begun->path : std::filesystem::path{},
                      .is_leader = false}};
     }
+  }
+
+  [[nodiscard]] WorkerBody body_of(const detail::BegunRun& begun) {
+    return [this, context = context_of(begun.name, begun.path, true)](WorkerLink& link) {
+      run_worker(link, context, *function_);
+    };
+  }
+
+  // In a process that has taken the run over: leads those that are left. why: it does.
+  template <class Election>
+  Result succeed(S& scaling, Election& election, detail::RunLease lease, const detail::BegunRun& begun,
+                 const std::string& why, Deadline::Clock::time_point called_at) {
+    election.lead(lease);
+    return detail::tell_others(scaling, [&] {
+      const LostLead lost = scaling.lost_lead();
+      RunConfig run = run_;
+      run.resume = Resume::if_unfinished;  // whatever it was to begin with, it has begun
+      detail::ElasticSize size{
+          detail::count_together(scaling_, scaling.num_workers(), [&scaling] { return scaling.room(); })};
+      RunInfo info{.backend = std::string{B::name}, .scaling = std::string{S::name}, .seed = run_.seed};
+      try {
+        info.world_size = election.find_room(size);
+      } catch (const HostLostError& error) {
+        lease.leave_to_others();
+        return Result{{.error = error.what(), .exit_status = run_.preemption.exit_status, .path = begun.path}};
+      }
+      lease.pause();
+      return go_on(scaling, std::move(size), std::move(info), {begun.name, begun.path, false}, std::move(lease), run,
+                   called_at, detail::inherit(lost, why, called_at));
+    });
   }
 
   // is_many: several processes make the workers, and none sees the memory of all others.
@@ -22271,7 +22694,9 @@ enum class Order : std::uint8_t {
   fetch = 9,     ///< a FetchOrder for a piece of a snapshot, answered by News::fetched or News::not_fetched
   hold = 10,     ///< rank and slot of a snapshot
   release = 11,  ///< likewise
-  request = 12   ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
+  request = 12,  ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
+  alive = 20,    ///< nothing: a sign of life
+  note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
 
 /// Names what a follower sends.
@@ -22307,6 +22732,7 @@ struct StartOrder {
   GroupLayout layout{};
   std::int64_t silence_limit_ns = 0;
   std::string briefing{};
+  std::string parts{};  ///< of each process, as the leader counts them: '1' if it makes any of these workers, else '0'
 
   [[nodiscard]] std::vector<std::byte> encode() const;
   [[nodiscard]] static StartOrder decode(std::span<const std::byte> bytes);
@@ -23136,6 +23562,13 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
   ~Agent() { end(); }
 
+  /// What the leader has last asked to remember; empty if it has not.
+  [[nodiscard]] const std::string& noted() const noexcept { return noted_; }
+  /// Which processes make the workers of the last start, as in a StartOrder; empty before the first one.
+  [[nodiscard]] const std::string& parts() const noexcept { return parts_; }
+  /// The most steps that any worker of this process has ended in the last start.
+  [[nodiscard]] std::uint64_t num_steps() const;
+
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
   /// Throws: Error if the leader is lost; the workers have been killed.
   [[nodiscard]] std::string run();
@@ -23159,7 +23592,8 @@ class Agent {
 
   void tell_progress();
 
-  void check_that_leader_listens();
+  // A process that is stopped still takes, for a while, what its kernel has room for: signs of life are more than that.
+  void check_that_leader_lives();
 
   void carry_out(const Frame& frame, std::optional<std::string>& told);
 
@@ -23197,6 +23631,9 @@ class Agent {
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
+  std::optional<Clock::time_point> heard_at_{};  // once the leader has said anything: it gives signs of life then
+  std::string noted_{};
+  std::string parts_{};
   std::unique_ptr<AgentRequest> request_{};  // until its answer is given
   std::uint64_t num_told_reads_ = 0;         // of its handler
   bool is_memory_read_ = false;              // the group's, by a request that was left behind
@@ -23238,6 +23675,8 @@ namespace detail {
 /// thread. Processes are counted as the launcher does; the leader is number 0 and has no line.
 class AgentLines {
  public:
+  static constexpr std::size_t usual_chunk_bytes = std::size_t{1} << 20U;
+
   /// Is something that a process has said, or nothing but that it is lost.
   struct Item {
     int process = 0;
@@ -23245,12 +23684,19 @@ class AgentLines {
     std::string loss{};  ///< why it is lost; empty if it is not
   };
 
-  /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost. chunk_bytes: how
+  /// connections: of the processes 1, 2, ...; nothing for one that has not come, which is lost then, as `absence` says.
+  /// silence_limit: after which one that says nothing is lost. chunk_bytes: how
   /// much of a snapshot comes in one message, between which others have their turn. answer_limit: how long an answer is
   /// waited for while nothing of it comes and its process tells of no progress; 0: four times the limit of silence, for
   /// storage that is started anew is away for longer than a process may be.
+  AgentLines(std::vector<std::optional<SecureConnection>> connections, std::chrono::nanoseconds silence_limit,
+             const std::function<std::string(int process)>& absence, std::size_t chunk_bytes = usual_chunk_bytes,
+             std::chrono::nanoseconds answer_limit = {});
+  /// All have come.
   AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
-             std::size_t chunk_bytes = std::size_t{1} << 20U, std::chrono::nanoseconds answer_limit = {});
+             std::size_t chunk_bytes = usual_chunk_bytes, std::chrono::nanoseconds answer_limit = {})
+      : AgentLines({std::make_move_iterator(connections.begin()), std::make_move_iterator(connections.end())},
+                   silence_limit, {}, chunk_bytes, answer_limit) {}
   AgentLines(const AgentLines&) = delete;
   AgentLines& operator=(const AgentLines&) = delete;
   /// Sends what is queued, for some seconds at most, and hangs up.
@@ -23296,11 +23742,13 @@ class AgentLines {
   static constexpr std::chrono::hours longest_silence{24};  // so that four times as much is a time
 
   struct Line {
-    explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection.peer()) {}
-    SecureConnection connection;             // of the thread alone
-    std::optional<SecureConnection> next{};  // that takes its place
+    explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection->peer()) {}
+    explicit Line(std::string why) : peer(why), loss(std::move(why)), num_losses(1) {}
+    std::optional<SecureConnection> connection{};  // of the thread alone; nothing before the process has come
+    std::optional<SecureConnection> next{};        // that takes its place
     std::string peer;
     Clock::time_point last_heard = Clock::now();
+    Clock::time_point next_sign = Clock::now();  // of this process's life
     std::vector<Frame> outgoing{};
     std::vector<PageValues> pages{};
     std::string loss{};
@@ -23328,7 +23776,7 @@ class AgentLines {
   // With the lock, as what follows.
   static void take_next(Line& one);
 
-  static void move_outgoing(Line& one);
+  void move_outgoing(Line& one) const;
 
   void attend(std::size_t at, const pollfd& watched);
 
@@ -23339,6 +23787,8 @@ class AgentLines {
   void lose(std::size_t at, std::string why);
 
   std::chrono::nanoseconds silence_limit_;
+  std::chrono::nanoseconds sign_interval_ =
+      std::min<std::chrono::nanoseconds>(silence_limit_ / 4, std::chrono::seconds{1});
   std::size_t chunk_bytes_;
   std::chrono::nanoseconds answer_limit_;
   Event wake_{};  // for the thread: something is to be sent
@@ -24290,7 +24740,13 @@ struct LaunchedMembers {
   std::vector<std::string> hosts{};    ///< what names the host of each
   std::vector<bool> has_part{};        ///< whether it was to make any when workers were started last
   std::vector<JoinDevices> devices{};  ///< which GPUs each is shown
+
+  void add(int num_workers, std::string host, JoinDevices shown);
+  void set(std::size_t process, int num_workers, std::string host, JoinDevices shown);
 };
+
+/// Writes which processes have a part in a start, as a StartOrder does.
+[[nodiscard]] std::string parts_text(const std::vector<bool>& has_part);
 
 /// Returns what one of several processes makes of so many workers together: the first ones make one more where they
 /// cannot be divided.
@@ -24326,8 +24782,8 @@ class LaunchedGroup final : public WorkerGroup {
   /// Is called with each generation of workers before they are made: what earlier ones have left is of no use.
   using Renew = std::function<void(std::uint32_t generation)>;
 
-  /// members and lines must outlive the group; of the members, the leader is the first. generation: of the first
-  /// workers.
+  /// members and lines must outlive the group; of the members, the leader is the first. Those that are lost make no
+  /// workers. generation: of the first workers.
   LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, LaunchedMembers& members, AgentLines& lines,
                 std::uint32_t generation, Renew renew);
   ~LaunchedGroup() override { lines_->post_to_all(Order::kill); }
@@ -24371,6 +24827,9 @@ class LaunchedGroup final : public WorkerGroup {
   [[nodiscard]] int world_size() const noexcept { return layouts_.front().world_size; }
   [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(layouts_.size()); }
 
+  // How many each process can make that is not lost.
+  [[nodiscard]] std::vector<int> present_workers() const;
+
   [[nodiscard]] Place place_of(int rank) const;
 
   void begin();
@@ -24409,7 +24868,7 @@ class LaunchedGroup final : public WorkerGroup {
   void lose(int process, const std::string& why);
 
   LaunchedMembers* members_;
-  std::vector<GroupLayout> layouts_;
+  std::vector<GroupLayout> layouts_{};
   AgentLines* lines_;
   Renew renew_;
   std::chrono::nanoseconds silence_limit_;
@@ -25224,7 +25683,7 @@ class Launched {
   /// Costs: some milliseconds once all have come.
   void join(const JoinPlan& plan);
 
-  [[nodiscard]] bool leads() const noexcept { return launch_.process == 0; }
+  [[nodiscard]] bool leads() const noexcept { return launch_.process == leading_; }
   [[nodiscard]] int num_processes() const noexcept { return launch_.num_processes; }
   /// Of all processes together; known to the leader.
   [[nodiscard]] int num_workers() const noexcept {
@@ -25241,10 +25700,36 @@ class Launched {
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body);
 
   void tell(std::string_view text);
+  /// For whoever leads when this process is lost.
+  void note(std::string_view text);
   [[nodiscard]] std::string hear() { return follow({}); }
   [[nodiscard]] std::string follow(const WorkerBody& body);
 
+  /// What is known of the leader that is lost. torchrun starts all processes again then.
+  [[nodiscard]] LostLead lost_lead() const;
+
+  /// Listens for the other processes that have lost their leader, in order to lead them. generation: above those of all
+  /// leaders before. Throws: Error if it cannot listen.
+  [[nodiscard]] LeaderPlace offer(std::uint64_t generation);
+
+  /// Waits for those who have had a part under the leader that is lost. Returns whether they have come, or is_last says
+  /// that they are waited for no more: then this process leads.
+  [[nodiscard]] bool take_place(const Deadline& deadline, bool is_last);
+
+  /// Follows the process that has offered to lead there. Returns false if nobody answers, or wants this process.
+  [[nodiscard]] bool try_to_follow(const LeaderPlace& place, const Deadline& deadline);
+
  private:
+  static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
+
+  // Whether the run goes on under one that was chosen, which has let this process in.
+  [[nodiscard]] bool comes_back();
+
+  // What a process counts as under who leads now: the leader is the first, and process 0 stands in its place.
+  [[nodiscard]] int slot_of(int process) const noexcept {
+    return process == leading_ ? 0 : process == 0 ? leading_ : process;
+  }
+
   static std::size_t index(int process) noexcept { return static_cast<std::size_t>(process); }
 
   [[nodiscard]] int own_workers() const;
@@ -25254,28 +25739,43 @@ class Launched {
 
   [[nodiscard]] WorkerBody body_of(const WorkerBody& body) const;
 
+  void listen(int port, std::uint32_t generation);
+
+  void set_place(const std::string& host, int port, const std::optional<detail::Ticket>& ticket);
+
   // Of the leader: listens, leaves its address, and waits for all others.
-  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, detail::Newcomer own, const Deadline& deadline);
+  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline);
 
   static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents);
 
-  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own);
+  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents);
 
   void check_newcomer(const detail::Newcomer& newcomer, int process) const;
 
   // Of the leader, while a run goes on: takes those in who take the place of one that is lost.
   void let_in();
 
+  // Of one that has lost its leader.
+  void remember(const detail::Agent& agent);
+
+  // Of one that is about to lead.
+  [[nodiscard]] bool misses_anybody() const;
+
+  void follow_up(int process);
+
+  void lead_those_there();
+
   void say(const std::string& line) const {
     if (plan_.say) plan_.say(line);
   }
 
   // Of the others.
-  void find_leader(detail::Bulletin& bulletin, const detail::Newcomer& own, const Deadline& deadline);
+  void find_leader(detail::Bulletin& bulletin, const Deadline& deadline);
 
   // Returns false if nobody is there any more, so that another address is worth a look.
-  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const detail::Newcomer& own,
-                                const Deadline& deadline);
+  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const Deadline& deadline);
+
+  void connect_to(const std::string& host, int port, std::uint32_t generation, const Deadline& deadline);
 
   JoinPlan plan_{};
   detail::Launch launch_{};
@@ -25283,12 +25783,20 @@ class Launched {
   std::optional<detail::Hmac> secret_{};
   std::string address_{};  // by which the others reach this host
   detail::NetworkStorePlace place_{};
-  std::unique_ptr<detail::Listener> listener_{};      // of the leader
-  std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
-  std::unique_ptr<detail::Bulletin> bulletin_{};      // of the leader, where processes may come back
-  detail::Newcomer own_{};                            // likewise: what this process is
-  detail::LaunchedMembers members_{};                 // of the leader
-  std::string told_{};                                // what all have been told last
+  std::unique_ptr<detail::Listener> listener_{};                  // of the leader
+  std::unique_ptr<detail::AgentLines> lines_{};                   // of the leader
+  std::unique_ptr<detail::Bulletin> bulletin_{};                  // of the leader, where processes may come back
+  detail::Newcomer own_{};                                        // what this process is
+  detail::LaunchedMembers members_{};                             // of the leader
+  std::string told_{};                                            // what all have been told last
+  std::string noted_{};                                           // and asked to remember
+  int leading_ = 0;                                               // the process that leads
+  int former_ = 0;                                                // the one that led before it
+  std::uint32_t first_generation_ = 0;                            // of workers, under this leader
+  std::vector<std::optional<detail::AgentConnection>> agents_{};  // of one that is about to lead: who has come
+  std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
+  std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process
+  std::uint64_t num_steps_ = 0;                       // of this process's workers then
   std::optional<detail::SecureConnection> leader_{};  // of the others
 };
 static_assert(Scaling<Launched> && JoiningScaling<Launched>);
