@@ -60,9 +60,9 @@ class Seen {
 constexpr int num_epochs = 2;
 
 void train(ry::Worker& worker, const Plan& plan) {
-  const ry::LoaderOptions options{.global_batch_size = plan.batch_size * (plan.is_whole ? worker.world_size() : 1),
-                                  .shuffle = plan.is_shuffled,
-                                  .drives_step = true};
+  const auto num_parts = static_cast<std::size_t>(plan.is_whole ? worker.world_size() : 1);
+  const ry::LoaderOptions options{
+      .global_batch_size = plan.batch_size * num_parts, .shuffle = plan.is_shuffled, .drives_step = true};
   auto loader = ry::prepare_loader(worker, worker.dataset("train"), options);
   Seen seen;
   ry::TrainState state{worker, {{"loader", loader}, {"seen", seen}}};
