@@ -25435,7 +25435,12 @@ auto WeightWatch::look(const std::vector<GradientSlot>& slots, std::uint64_t ste
     for (const Part& part : turns_[turn_]) {
       const GradientSlot& slot = slots[part.index];
       const bool is_there = count_of(slot) >= part.end;  // whoever has moved or converted it will be told so
-      seen_.push_back(is_there ? sum_of(as_real(slot.parameter.detach()), part) : Sum{});
+      const at::Tensor& weights = slot.parameter;
+      if (!is_there) {
+        seen_.emplace_back();
+      } else {
+        seen_.push_back(weights.is_complex() ? sum_of(as_real(weights.detach()), part) : sum_of(weights, part));
+      }
       number_ += seen_.back().number();
     }
   }
