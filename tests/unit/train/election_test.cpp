@@ -25,7 +25,7 @@ using ry::detail::LeaseId;
 
 namespace {
 
-constexpr ry::detail::LeaseTimes brief{.beat = 5ms, .patience = 100ms, .lock = 20ms};
+constexpr ry::detail::LeaseTimes hasty{.beat = 5ms, .patience = 100ms, .lock = 20ms};
 
 // Stands for the other processes: remembers where it was to follow, and takes whoever listens there.
 struct Others {
@@ -69,12 +69,12 @@ void write_lease(const Scratch& scratch, std::uint64_t generation, bool has_ende
                      R"("has_ended": {}, "left": {}}})",
                      generation, generation, has_ended, is_left);
 }
-const LeaseId lost{.generation = 7, .id = "a7"};
+const LeaseId lost_leader{.generation = 7, .id = "a7"};
 
 struct Hall {
   explicit Hall(const Scratch& scratch, std::chrono::nanoseconds start_timeout = 30s)
       : config{.progress = ry::Progress::quiet, .start_timeout = start_timeout, .silence_limit = 50ms},
-        election{others, scratch.path(), config, {}, brief} {}
+        election{others, scratch.path(), config, {}, hasty} {}
   ry::RunConfig config;
   Others others{};
   ry::detail::Election<Others> election;
@@ -86,7 +86,7 @@ TEST_CASE("Election: who finds the leader silent leads, and says where it listen
   const Scratch scratch;
   write_lease(scratch, 7);
   Hall hall{scratch};
-  ry::detail::Elected elected = hall.election.hold(lost, "lost");
+  ry::detail::Elected elected = hall.election.hold(lost_leader, "lost");
   REQUIRE(elected.lease);
   CHECK(elected.lease->generation() == 8);
   CHECK(elected.lease->is_held());
@@ -110,7 +110,7 @@ TEST_CASE("Election: a leader that gives signs of life is not replaced, and whoe
                                   std::chrono::milliseconds{20}};
   Hall hall{scratch, 400ms};
   CHECK_THROWS_WITH(
-      hall.election.hold(lost, "the line is cut"),
+      hall.election.hold(lost_leader, "the line is cut"),
       ContainsSubstring("the line is cut; process 12 on node7") && ContainsSubstring("still gives signs of life"));
   CHECK_THAT(read_text(scratch.path() / "lease.json"), ContainsSubstring("\"a7\""));
 }
@@ -121,9 +121,10 @@ TEST_CASE("Election: a leader that has left the run to others is replaced at onc
   write_lease(scratch, 7, true, is_left);
   Hall hall{scratch};
   if (is_left) {
-    CHECK(hall.election.hold(lost, "lost").lease);
+    CHECK(hall.election.hold(lost_leader, "lost").lease);
   } else {
-    CHECK_THROWS_WITH(hall.election.hold(lost, "lost"), ContainsSubstring("process 12 on node7 has ended the run"));
+    CHECK_THROWS_WITH(hall.election.hold(lost_leader, "lost"),
+                      ContainsSubstring("process 12 on node7 has ended the run"));
   }
 }
 
@@ -138,7 +139,7 @@ TEST_CASE("Election: whoever has taken the run over is followed where it says th
     static_cast<void>(one.write(scratch.path()));
   }};
   Hall hall{scratch};
-  const ry::detail::Elected elected = hall.election.hold(lost, "lost");
+  const ry::detail::Elected elected = hall.election.hold(lost_leader, "lost");
   later.join();
   if (!elected.lease) {  // else it came so late that the silence was over
     CHECK(elected.leader == LeaseId{8, "a8"});
@@ -153,7 +154,7 @@ TEST_CASE("Election: one that has taken the run over and died before anybody cou
   REQUIRE(ry::detail::LeaderPosting{.lease = {8, "a8"}, .place = {.host = "h", .port = 2}}.write(scratch.path()) == "");
   Hall hall{scratch};
   hall.others.takes = false;
-  const auto elected = hall.election.hold(lost, "lost");
+  const auto elected = hall.election.hold(lost_leader, "lost");
   REQUIRE(elected.lease);
   CHECK(elected.lease->generation() == 9);
 }
@@ -162,7 +163,7 @@ TEST_CASE("Election: where the run's directory is not to be seen nobody leads") 
   const Scratch scratch;
   if (GENERATE(true, false)) write_lease(scratch, 6);  // of a run of that name on this host alone
   Hall hall{scratch, 100ms};
-  CHECK_THROWS_AS(hall.election.hold(lost, "lost"), ry::HostLostError);
+  CHECK_THROWS_AS(hall.election.hold(lost_leader, "lost"), ry::HostLostError);
 }
 
 TEST_CASE("Election: a signal ends it, and not the program") {
@@ -171,7 +172,7 @@ TEST_CASE("Election: a signal ends it, and not the program") {
   Hall hall{scratch};
   hall.others.takes = false;
   ::raise(SIGTERM);
-  CHECK_THROWS_WITH(hall.election.hold(lost, "lost"), ContainsSubstring("SIGTERM came"));
+  CHECK_THROWS_WITH(hall.election.hold(lost_leader, "lost"), ContainsSubstring("SIGTERM came"));
 }
 
 TEST_CASE("RunLease: of many that take a run over at once, one has it") {
@@ -212,7 +213,7 @@ TEST_CASE("RunLease: one that leaves its run to others says so when it ends") {
   const Scratch scratch;
   const ry::detail::LeaseFile file{scratch.path() / "lease.json"};
   {
-    ry::detail::RunLease lease{scratch.path(), brief};
+    ry::detail::RunLease lease{scratch.path(), hasty};
     lease.leave_to_others();
     CHECK_FALSE(file.read()->is_left);
   }

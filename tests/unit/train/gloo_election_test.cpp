@@ -35,7 +35,7 @@ int chosen_leader(const Scratch& scratch) {
   return posting ? posting->place.process : -1;
 }
 
-int count(const std::string& text, const std::string& what) {
+int times_in(const std::string& text, const std::string& what) {
   int number = 0;
   for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++number;
   return number;
@@ -67,7 +67,7 @@ TEST_CASE("Launched: when the process that leads is killed, one of the others le
   ::kill(launched.pid(0), SIGKILL);
   check_words(launched.words(1), launched.words(2), unharmed(left) + attempts_text(all, 13, left), all, left);
   const std::string events = read_text(scratch.path() / "run/events.jsonl");
-  CHECK(count(events, "\"event\": \"leader_lost\"") == 1);
+  CHECK(times_in(events, "\"event\": \"leader_lost\"") == 1);
   CHECK_THAT(events, ContainsSubstring("process 0, which led the run, is lost"));
   CHECK_THAT(events, ContainsSubstring(fmt::format("process {} on ", chosen_leader(scratch))));
 }
