@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace ry = railyard;
 
@@ -20,12 +22,14 @@ void check_skipping(const Source& in_order, const Source& counted) {
   const auto count = *counted.count();
   const auto reader = in_order.open(0);
   std::uint64_t seen = 0;
-  for (ry::Block block = reader->next(3); !block.empty(); block = reader->next(3)) {
+  for (ry::Block block = reader->next(5); !block.empty(); block = reader->next(5)) {
+    const std::vector<std::uint64_t> backwards(block.ids().rbegin(), block.ids().rend());
+    const ry::Block others = counted.read(backwards);
     for (std::size_t row = 0; row < block.rows(); ++row) {
       fuzz::require(block.ids()[row] == seen++);
-      const std::uint64_t id[] = {seen - 1};
-      fuzz::require(fuzz::are_equal(block, row, counted.read(id), 0));
+      fuzz::require(fuzz::are_equal(block, row, others, block.rows() - 1 - row));
     }
+    fuzz::require(fuzz::are_equal(block, block.rows() - 1, counted.read(std::span{backwards}.first(1)), 0));
   }
   fuzz::require(seen == count);
   fuzz::require(in_order.count() == count);
