@@ -89,6 +89,8 @@ class WorkerLink {
   /// Returns what a rank of an earlier start has put into a snapshot that the supervisor holds, at least so much of it.
   /// Valid until the next call for the same snapshot.
   [[nodiscard]] virtual std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Whether that finds snapshots of the rank: where several processes look after workers, each has those of its own.
+  [[nodiscard]] virtual bool sees_snapshots_of([[maybe_unused]] int rank) const noexcept { return true; }
 
   /// Hands a message to the supervisor: in order, in about a microsecond, and not lost if this worker dies right after.
   /// Waits only while the supervisor is megabytes behind. Throws: ConfigError if the message is larger than 1 MiB.
@@ -285,6 +287,13 @@ class WorkerGroup {
 
   /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
   [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
+  /// Whether as many workers as before, started again, find these snapshots, which the supervisor holds of each rank:
+  /// every worker those of the ranks of its own process at least. Only after one ExitEvent per rank.
+  [[nodiscard]] virtual bool keeps_snapshots([[maybe_unused]] std::span<const std::uint8_t> slots) {
+    return shares_snapshots();
+  }
+  /// Whether the process that looks after the rank is the one that has done so since the last start.
+  [[nodiscard]] virtual bool has_snapshots_of([[maybe_unused]] int rank) const { return true; }
 
   /// Starts workers anew, at most as many as at first, each with a new page and none of the messages and keys of
   /// before. Only after one ExitEvent per rank. Throws: as Scaling::start.

@@ -120,6 +120,8 @@ TEST_CASE("Launched: a request that makes no progress is waited for no longer th
   const auto wait = followed.group().send_request(1, bytes_of("hold"));
   CHECK_THROWS_AS(wait(), ry::LateAnswerError);
   CHECK(stuck->has_begun);
+  followed.group().hold_snapshot(1, 0);
+  CHECK_FALSE(followed.group().keeps_snapshots(std::array<std::uint8_t, 2>{}));  // it may read from them yet
   SECTION("by the next one") {}
   SECTION("by a start, whose workers have memory of their own") {
     followed.group().restart(2, "");
@@ -131,8 +133,42 @@ TEST_CASE("Launched: a request that makes no progress is waited for no longer th
   stuck->is_released = true;
 }
 
+TEST_CASE("Launched: workers that are started again find held snapshots, while a request goes on that reads others") {
+  const SharedStuck stuck;
+  const auto hold = [&stuck](std::span<const std::byte> request, const ry::SnapshotReader& read) {
+    stuck->hold_up();
+    return answer(request, read);
+  };
+  const auto look = [](ry::WorkerLink& link, int process) {
+    if (link.briefing().size() == sizeof(ry::detail::GroupLayout)) return take_one(link, process);
+    const auto held = link.held_snapshot(0, 0, 100'000);
+    link.post(bytes_of(std::to_string(std::to_integer<int>(held.back()))));
+  };
+  FollowedGroup followed{look, hold};
+  const std::array<std::uint8_t, 2> slots{};
+  Story story;
+  follow(followed.group(), story, [] { return false; });
+  CHECK_FALSE(followed.group().keeps_snapshots(slots));
+  for (const int rank : {0, 1}) followed.group().hold_snapshot(rank, 0);
+  const auto wait = followed.group().send_request(1, bytes_of("sum"));
+  REQUIRE(comes(stuck->has_begun));
+  CHECK(followed.group().keeps_snapshots(slots));
+  CHECK_FALSE(followed.group().keeps_snapshots(std::span{slots}.first(1)));
+  followed.group().restart(2, "again");
+  Story next;
+  follow(followed.group(), next, [] { return false; });
+  for (const int rank : {0, 1}) CHECK(next.messages[rank] == std::vector{std::to_string(rank + 1)});
+  stuck->is_released = true;
+  CHECK(text_of(wait()) == "200000");
+  followed.kill();
+  CHECK_FALSE(followed.group().keeps_snapshots(slots));
+  CHECK_FALSE(followed.group().has_snapshots_of(1));
+  CHECK(followed.group().has_snapshots_of(0));
+}
+
 TEST_CASE("AgentRequest: one that is left behind keeps the memory that it reads, and reads nothing more of it") {
   auto memory = std::make_shared<ry::detail::GroupMemory>(1);
+  memory->hold_snapshot(0, 0);
   const auto bytes = memory->snapshot(0, 0, 100'000);
   std::fill(bytes.begin(), bytes.end(), std::byte{1});
   const auto stuck = std::make_shared<Stuck>();

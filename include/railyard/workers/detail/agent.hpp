@@ -159,6 +159,11 @@ class Agent {
       case Order::note:
         noted_ = frame.text();
         return;
+      case Order::give_up:
+        if (request_ && request_->number() == WireReader{frame.payload}.take<std::uint64_t>()) end_request();
+        return;
+      case Order::keeps:
+        return tell_what_is_kept(frame.payload);
       default:
         if (local_) command(static_cast<Order>(frame.type), frame);
     }
@@ -190,7 +195,6 @@ class Agent {
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
     parts_ = order.parts;
-    end_request();  // that the leader has given up
     try {
       // Those of a start in which another process has had no part.
       end_workers(local_.get(), num_alive_, [this](const GroupEvent& event) {
@@ -245,7 +249,29 @@ class Agent {
 
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin, std::size_t size_bytes) {
     if (!local_ || rank < 0 || rank >= num_workers_) throw Error{"no such worker is here"};
-    return local_->snapshot(rank, slot, begin, size_bytes);
+    return local_->memory()->filled_snapshot(rank, slot, begin + size_bytes).subspan(begin);
+  }
+
+  void tell_what_is_kept(std::span<const std::byte> payload) {
+    WireReader reader{payload};
+    const auto number = reader.take<std::uint64_t>();
+    std::string lack = lack_of_memory();
+    while (lack.empty() && !reader.is_empty()) {
+      const auto of = reader.take<SlotOrder>();
+      if (of.rank < 0 || of.rank >= num_workers_ || of.slot < 0 || of.slot >= num_snapshot_slots ||
+          local_->memory()->owner(of.rank, of.slot).load() != SnapshotOwners::supervisor) {
+        lack = compose("snapshot {} of rank {} of this process is not held", of.slot, of.rank);
+      }
+    }
+    say(lack.empty() ? News::answered : News::not_answered, {std::as_bytes(std::span{&number, 1}), text_bytes(lack)});
+  }
+  // Why the next workers will not have the memory of those before; empty if they will.
+  [[nodiscard]] std::string lack_of_memory() const {
+    if (!local_) return "this process has made no workers";
+    if (is_memory_read_) return "a request that was given up may read from their memory yet";
+    const bool is_busy = request_ && !request_->is_over();
+    if (is_busy && local_->forks_to_restart()) return "this process has to be forked, and answers a request";
+    return {};
   }
 
   // On a thread of its own: this one goes on to be heard of.

@@ -167,17 +167,18 @@ class AgentLines {
                 peer(process), bytes.size(), size_bytes)};
   }
 
-  /// Sends a request, and returns its number. The answer has to be awaited.
-  [[nodiscard]] std::uint64_t send_request(int process, std::span<const std::byte> request) {
+  /// Sends a request, or another order that is answered likewise, and returns its number. The answer has to be awaited.
+  [[nodiscard]] std::uint64_t send_request(int process, std::span<const std::byte> request,
+                                           Order order = Order::request) {
     const std::uint64_t number = expect(process, 1);
     WireWriter writer;
     writer.put(number);
     writer.put_rest(request);
-    post(process, Order::request, writer.bytes());
+    post(process, order, writer.bytes());
     return number;
   }
   /// Throws: Error if the process is lost, or does not answer as it was asked to; it begins with `what`, then.
-  /// LateAnswerError if it is heard of, but makes no progress.
+  /// LateAnswerError if it is heard of, but makes no progress; it is told that nobody waits any longer.
   [[nodiscard]] std::vector<std::byte> await_answer(std::uint64_t number, std::string_view what) {
     std::unique_lock lock{mutex_};
     Answer& expected = answers_.at(number);
@@ -191,8 +192,11 @@ class AgentLines {
     if (answer.complaint) throw Error{*answer.complaint};
     if (answer.is_over()) return std::move(answer.bytes);
     if (from.loss.empty() && from.num_losses == answer.num_losses) {
-      throw LateAnswerError{
+      const LateAnswerError error{
           compose("{}: {} has made no progress for {}", what, from.peer, Deadline::after(answer_limit_).budget_text())};
+      lock.unlock();
+      post(answer.process, Order::give_up, std::as_bytes(std::span{&number, 1}));
+      throw error;
     }
     throw Error{compose("{}: {}", what, from.loss.empty() ? from.peer : from.loss)};
   }
@@ -201,6 +205,11 @@ class AgentLines {
   [[nodiscard]] std::string loss(int process) const {
     const std::lock_guard lock{mutex_};
     return line(process).loss;
+  }
+  /// How often it has been lost.
+  [[nodiscard]] int num_losses(int process) const {
+    const std::lock_guard lock{mutex_};
+    return line(process).num_losses;
   }
   [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(lines_.size()) + 1; }
 

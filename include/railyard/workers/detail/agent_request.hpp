@@ -92,8 +92,9 @@ class AgentRequest {
                                                   std::size_t size_bytes) {
       if (is_given_up.load()) throw Error{"this process is about to end, or is not waited for"};
       ++num_reads;
-      if (memory == nullptr || rank < 0 || rank >= memory->num_workers()) throw Error{"no such worker is here"};
-      return memory->snapshot(rank, slot, begin + size_bytes).subspan(begin);
+      // As many as there can be: a restart meanwhile counts those that there are anew.
+      if (memory == nullptr || rank < 0 || rank >= memory->capacity()) throw Error{"no such worker is here"};
+      return memory->filled_snapshot(rank, slot, begin + size_bytes).subspan(begin);
     }
 
     template <class Handle>

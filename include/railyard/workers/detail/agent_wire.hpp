@@ -35,6 +35,8 @@ enum class Order : std::uint8_t {
   hold = 10,     ///< rank and slot of a snapshot
   release = 11,  ///< likewise
   request = 12,  ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
+  give_up = 13,  ///< the number of a request whose answer is not waited for any longer
+  keeps = 14,    ///< a number, and SlotOrders: whether workers that are started again find them; answered likewise
   alive = 20,    ///< nothing: a sign of life
   note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
@@ -48,8 +50,8 @@ enum class News : std::uint8_t {
   stacks = 68,        ///< one text for each worker
   fetched = 69,       ///< the number of the order, and so many bytes
   not_fetched = 70,   ///< the number of the order, and why
-  answered = 71,      ///< the number of the request, and the answer
-  not_answered = 72,  ///< the number of the request, and why
+  answered = 71,      ///< the number of the request or question, and the answer
+  not_answered = 72,  ///< the number of the request or question, and why
   progress = 73,      ///< the number of the request, whose handler has read from a snapshot
 };
 
@@ -63,6 +65,8 @@ struct GroupLayout {
   std::int32_t local_size = 1;  ///< workers of this host
   std::int32_t node = 0;
   std::int32_t num_nodes = 1;
+
+  friend bool operator==(const GroupLayout&, const GroupLayout&) noexcept = default;
 };
 
 /// Puts the layout before the briefing: a worker learns of both in one piece.

@@ -19,6 +19,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -44,12 +45,12 @@ class LaunchedGroup final : public WorkerGroup {
       layouts_ = lay_out(deal(present_workers(), plan.num_workers), members.hosts);
       if (world_size() < plan.num_workers) throw HostLostError{compose("start: {}", losses)};
     }
-    for (GroupLayout& one : layouts_) one.generation = generation;
+    generation_ = generation;
     signals_.resize(layouts_.size());
     begin();
     const GroupPlan own{.num_workers = layouts_.front().num_workers,
                         .silence_limit = plan.silence_limit,
-                        .briefing = brief(layouts_.front(), plan.briefing),
+                        .briefing = brief(sent_layout(0), plan.briefing),
                         .most_workers = members.workers.front(),
                         .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
@@ -146,6 +147,35 @@ class LaunchedGroup final : public WorkerGroup {
     order(process, Order::release, {own_rank, slot});
   }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
+  /// All processes are asked at once.
+  [[nodiscard]] bool keeps_snapshots(std::span<const std::uint8_t> slots) override {
+    if (slots.size() != index(world_size()) || next_layouts(world_size()) != layouts_) return false;
+    std::vector<std::uint64_t> questions;
+    bool are_kept = true;
+    for (int process = 1; process < num_processes(); ++process) {
+      const GroupLayout& own = layout(process);
+      if (own.num_workers == 0) continue;
+      WireWriter writer;
+      for (int rank = 0; rank < own.num_workers; ++rank) {
+        writer.put(SlotOrder{.rank = rank, .slot = slots[index(own.first_rank + rank)]});
+      }
+      are_kept = are_kept && has_snapshots_of(own.first_rank);
+      questions.push_back(lines_->send_request(process, writer.bytes(), Order::keeps));
+    }
+    for (const std::uint64_t question : questions) {
+      try {
+        static_cast<void>(lines_->await_answer(question, "it is not known whether snapshots are kept"));
+      } catch (const Error&) {  // then the run goes on from a checkpoint
+        are_kept = false;
+      }
+    }
+    return are_kept;
+  }
+  [[nodiscard]] bool has_snapshots_of(int rank) const override {
+    const int process = place_of(rank).process;
+    return process == 0 ||
+           (lines_->loss(process).empty() && lines_->num_losses(process) == num_losses_[index(process)]);
+  }
   [[nodiscard]] int process_of(int rank) const override { return place_of(rank).process; }
   [[nodiscard]] std::function<std::vector<std::byte>()> send_request(int process,
                                                                      std::span<const std::byte> request) override {
@@ -157,7 +187,7 @@ class LaunchedGroup final : public WorkerGroup {
   /// With fewer workers than before, or without processes that are lost, or with ones that have come back.
   void restart(int num_workers, std::string_view briefing) override {
     end_local();
-    std::vector<int> workers = present_workers();
+    const std::vector<int> workers = present_workers();
     const int room = std::accumulate(workers.begin(), workers.end(), 0);
     const std::string losses = losses_of([](int) { return true; });
     if (num_workers > room && !losses.empty()) {
@@ -166,11 +196,11 @@ class LaunchedGroup final : public WorkerGroup {
     if (num_workers > room) {
       throw Error{compose("the processes make {} workers together, and {} were asked for", room, num_workers)};
     }
-    const std::uint32_t generation = layouts_.front().generation + 1;
-    layouts_ = lay_out(deal(std::move(workers), num_workers), members_->hosts);
-    for (GroupLayout& one : layouts_) one.generation = generation;
+    // Where nothing changes, snapshots may still be read by another thread, which looks up whose they are.
+    if (auto next = lay_out(deal(workers, num_workers), members_->hosts); next != layouts_) layouts_ = std::move(next);
+    ++generation_;
     begin();
-    local_->restart(layouts_.front().num_workers, brief(layouts_.front(), briefing));
+    local_->restart(layouts_.front().num_workers, brief(sent_layout(0), briefing));
     num_local_alive_ = layouts_.front().num_workers;
     order_start(briefing);
   }
@@ -188,6 +218,17 @@ class LaunchedGroup final : public WorkerGroup {
 
   static std::size_t index(int number) noexcept { return static_cast<std::size_t>(number); }
   [[nodiscard]] const GroupLayout& layout(int process) const { return layouts_[index(process)]; }
+  [[nodiscard]] GroupLayout sent_layout(int process) const {
+    GroupLayout one = layout(process);
+    one.generation = generation_;
+    return one;
+  }
+  // Those that a restart would make; none if there is no room.
+  [[nodiscard]] std::vector<GroupLayout> next_layouts(int num_workers) const {
+    std::vector<int> workers = present_workers();
+    if (std::accumulate(workers.begin(), workers.end(), 0) < num_workers) return {};
+    return lay_out(deal(std::move(workers), num_workers), members_->hosts);
+  }
   [[nodiscard]] int world_size() const noexcept { return layouts_.front().world_size; }
   [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(layouts_.size()); }
 
@@ -215,10 +256,13 @@ class LaunchedGroup final : public WorkerGroup {
     std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
     members_->has_part.clear();
     for (const GroupLayout& one : layouts_) members_->has_part.push_back(one.num_workers > 0);
+    num_losses_.assign(layouts_.size(), 0);
+    for (int process = 1; process < num_processes(); ++process)
+      num_losses_[index(process)] = lines_->num_losses(process);
     lines_->forget_pages();
     while (pages_.size() < index(world_size())) pages_.push_back(std::make_unique<WorkerPage>());
     for (auto& page : pages_) PageValues{}.show_on(*page);
-    renew_(layouts_.front().generation);
+    renew_(generation_);
   }
 
   // Why processes are lost, of those that counts() takes.
@@ -248,7 +292,7 @@ class LaunchedGroup final : public WorkerGroup {
         lines_->post(process, Order::kill);  // what a start has left that was given up
         continue;
       }
-      const StartOrder order{.layout = layout(process),
+      const StartOrder order{.layout = sent_layout(process),
                              .silence_limit_ns = silence_limit_.count(),
                              .briefing = std::string{briefing},
                              .parts = parts_text(members_->has_part)};
@@ -272,7 +316,7 @@ class LaunchedGroup final : public WorkerGroup {
     const auto news = static_cast<News>(item.frame.type);
     if (news == News::started || news == News::refused) {
       WireReader reader{item.frame.payload};
-      if (reader.take<std::uint32_t>() != layouts_.front().generation) return;  // of a start that was given up
+      if (reader.take<std::uint32_t>() != generation_) return;  // of a start that was given up
       is_awaited[index(item.process)] = false;
       if (news == News::started) return;
       const bool is_setting = reader.take<std::uint8_t>() != 0;
@@ -348,7 +392,8 @@ class LaunchedGroup final : public WorkerGroup {
   }
 
   LaunchedMembers* members_;
-  std::vector<GroupLayout> layouts_{};
+  std::vector<GroupLayout> layouts_{};  // without the generation, so that those of two starts may be the same
+  std::uint32_t generation_ = 0;
   AgentLines* lines_;
   Renew renew_;
   std::chrono::nanoseconds silence_limit_;
@@ -356,7 +401,8 @@ class LaunchedGroup final : public WorkerGroup {
   std::vector<std::unique_ptr<WorkerPage>> pages_{};  // of all ranks; those of this process's stay unused
   std::deque<GroupEvent> events_{};
   std::vector<bool> has_exited_{};
-  std::vector<int> signals_{};  // how many each process has seen
+  std::vector<int> signals_{};     // how many each process has seen
+  std::vector<int> num_losses_{};  // of each process, when workers were started last
   int num_exited_ = 0;
   int num_local_alive_ = 0;
   std::vector<std::byte> fetched_{};  // of another process's snapshot, last

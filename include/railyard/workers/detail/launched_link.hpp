@@ -46,6 +46,9 @@ class LaunchedLink final : public WorkerLink {
   [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
     return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
   }
+  [[nodiscard]] bool sees_snapshots_of(int rank) const noexcept override {
+    return rank >= first_rank_ && rank - first_rank_ < own_->world().size;
+  }
 
   void post(std::span<const std::byte> message) override { own_->post(message); }
   void on_abort(std::function<void(std::string_view)> handler) override { own_->on_abort(std::move(handler)); }
