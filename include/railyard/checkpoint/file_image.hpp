@@ -32,6 +32,7 @@ struct FileImage {
   /// Writes the file's bytes to memory of `size` bytes. To be called only while what the states were taken from is as
   /// it was.
   std::function<void(std::byte* to)> fill{};
+  bool is_own = false;  ///< only this rank needs it
 };
 
 /// Is the state of a part of the training, by the name of the part.
@@ -172,27 +173,36 @@ template <class Wanted>
 
 }  // namespace detail
 
-/// Returns the files that this rank has to write: rank 0 what all ranks have, each rank its pieces of tensors and the
-/// parts that are its own.
+/// Returns the files of this rank: its pieces of tensors, the parts that are its own, and what all ranks have, if it is
+/// to have that.
 /// Throws: ConfigError that names the part if a name is taken twice or cannot be the name of a file.
-[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
+[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank, bool has_common) {
   detail::check_parts(parts);
   std::vector<FileImage> images;
-  if (rank == 0) {
+  if (has_common) {
     images.push_back(detail::states_image(std::string{detail::state_name}, parts, false,
                                           [](const State& state) { return !state.is_own; }));
   }
   const auto is_of_rank = [](const State& state) { return state.is_own || detail::has_pieces(state); };
   if (std::any_of(parts.begin(), parts.end(), [&](auto& part) { return is_of_rank(part.state); })) {
     images.push_back(detail::states_image(detail::state_name_of(rank), parts, true, is_of_rank));
+    images.back().is_own =
+        std::none_of(parts.begin(), parts.end(), [](auto& part) { return detail::has_pieces(part.state); });
   }
   for (const auto& [name, state] : parts) {
     const bool is_own = state.is_own;
     const auto is_whole = [is_own](const StateTensor& tensor) { return !is_own && !tensor.is_piece; };
-    if (rank == 0) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
+    if (has_common) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
+    const std::size_t num_common = images.size();
     detail::add_tensors(images, detail::tensors_name(name, rank), state, std::not_fn(is_whole));
+    if (images.size() > num_common) images.back().is_own = is_own;
   }
   return images;
+}
+
+/// Returns the files that this rank has to write: what all ranks have is rank 0's to write.
+[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
+  return file_images(parts, rank, rank == 0);
 }
 
 }  // namespace railyard::inline v0_1

@@ -24,11 +24,11 @@ struct FailureConfig {
   std::chrono::nanoseconds backoff{0};
   std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
   /// How much of the time of training goes into copies of the TrainState to memory that outlives the workers, in
-  /// percent: a restart on this host goes on from the last one, which loses a few steps only, and so does the next
+  /// percent: a restart goes on from the last one, which loses a few steps only, and so does the next
   /// program where this one is told to end and no step does. Where no failure is survived, that is all that they are
   /// for: there is one in ten seconds at most (at one percent), and none while a checkpoint is as new. Each worker
-  /// keeps two copies of its part. 0: none; nor are there any where memory is short, which Result::warnings() tell,
-  /// where a TrainState has files, or under Launched with several processes.
+  /// keeps two copies of its part; under Launched, each process two of what all ranks have alike. 0: none; nor are
+  /// there any where memory is short on some host, which Result::warnings() tell, or where a TrainState has files.
   double memory_percent = 1;
 };
 

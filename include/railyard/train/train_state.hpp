@@ -213,8 +213,9 @@ class TrainState {
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
     if (!held.empty() && worker_->has_saved_) return;  // they are an earlier TrainState's by now
-    const Checkpoint checkpoint =
-        held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
+    std::optional<detail::HeldState> memory;
+    if (!held.empty()) memory.emplace(*worker_, worker_->link(), held);
+    const Checkpoint checkpoint = memory ? memory->checkpoint() : Checkpoint::open(path);
     std::string missing;
     worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
     const auto begin = Clock::now();
@@ -373,9 +374,13 @@ class TrainState {
     std::vector<NamedState> states;
     for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
     for (NamedState& one : worker_->preprocessors_.states()) states.push_back(std::move(one));
-    std::vector<FileImage> images = file_images(states, worker_->rank());
+    // Where several processes look after the workers, each is to have what all ranks have.
+    const bool is_first = worker_->rank() == 0 || !worker_->link().sees_snapshots_of(worker_->rank() - 1);
+    std::vector<FileImage> images =
+        file_images(states, worker_->rank(), worker_->rank() == 0 || (may_lack_room && is_first));
     for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
-    detail::SavedMessage save{.step = worker_->steps(),
+    detail::SavedMessage save{.attempt = worker_->attempt(),
+                              .step = worker_->steps(),
                               .samples = worker_->page().samples.load(std::memory_order_relaxed),
                               .epoch = next_epoch(),
                               .report = worker_->num_reports_ - 1,
@@ -386,6 +391,7 @@ class TrainState {
     const std::uint64_t size = detail::place_files(save, images);
     if (may_lack_room && part_bytes_ == 0) {
       part_bytes_ = agreed_size(size);
+      agree_on_room();
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
     if (may_lack_room) part_bytes_ = std::max(part_bytes_, size);
@@ -419,13 +425,34 @@ class TrainState {
     return static_cast<std::uint64_t>(largest);
   }
 
+  // Why copies would not leave enough memory of this host for all else; empty if they do. Where other processes of the
+  // host look after workers as well, they are taken to have as much memory for copies as this one has.
+  [[nodiscard]] std::string lack_of_room() const {
+    int num_own = 0;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) num_own += worker_->link().sees_snapshots_of(rank) ? 1 : 0;
+    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
+    const auto num_local = static_cast<std::size_t>(worker_->local_world_size());
+    return detail::lack_of_room(part_bytes_, worker_->local_world_size(),
+                                there * num_local / static_cast<std::size_t>(num_own), worker_->context().has_restarts,
+                                detail::memory_free());
+  }
+
+  // Before the first copy, where several processes look after the workers: rank 0 knows only of its own host.
+  void agree_on_room() {
+    if (worker_->link().sees_snapshots_of(0) && worker_->link().sees_snapshots_of(worker_->world_size() - 1)) return;
+    const std::string lack = lack_of_room();
+    std::int32_t lacks_anywhere = lack.empty() ? 0 : 1;
+    worker_->do_all_reduce(buffer_of_value(lacks_anywhere), ReduceOp::max);
+    if (lacks_anywhere == 0) return;
+    if (!lack.empty() && worker_->local_rank() == 0) warn_of_room(detail::compose("{}: {}", worker_->host(), lack));
+    pace_.end_copies();
+  }
+
   // Whether copies leave enough memory for all else. Rank 0 says so for all: where one alone made none, those of the
   // others would take their time, and none would be whole.
   [[nodiscard]] bool has_room() {
     if (part_bytes_ <= checked_bytes_) return true;
-    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
-    const auto lack = detail::lack_of_room(part_bytes_, worker_->local_world_size(), there,
-                                           worker_->context().has_restarts, detail::memory_free());
+    const std::string lack = lack_of_room();
     checked_bytes_ = part_bytes_;
     if (lack.empty()) return true;
     warn_of_room(lack);

@@ -399,14 +399,12 @@ class Trainer<B, S> {
     if (before.has_succeeded) return detail::recorded_result(place, run, std::move(before));
     if (before.world_size == 0) detail::write_run(info, run, true);
     detail::Leadership leadership{.inherited = std::move(inherited)};
-    bool is_many = false;
     if constexpr (JoiningScaling<S>) {
-      is_many = scaling.num_processes() > 1;
       leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
       scaling.tell(detail::encode_begin({.name = info.name, .path = info.path, .lease = lease.id()}));
     }
 
-    const RunContext context = context_of(info.name, info.path, is_many);
+    const RunContext context = context_of(info.name, info.path);
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
     const auto renew = [&](int num_workers) {
       copies.clear();
@@ -454,7 +452,7 @@ class Trainer<B, S> {
   }
 
   [[nodiscard]] WorkerBody body_of(const detail::BegunRun& begun) {
-    return [this, context = context_of(begun.name, begun.path, true)](WorkerLink& link) {
+    return [this, context = context_of(begun.name, begun.path)](WorkerLink& link) {
       run_worker(link, context, *function_);
     };
   }
@@ -483,8 +481,7 @@ class Trainer<B, S> {
     });
   }
 
-  // is_many: several processes make the workers, and none sees the memory of all others.
-  [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path, bool is_many) const {
+  [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path) const {
     return {.name = std::move(name),
             .path = std::move(path),
             .seed = run_.seed,
@@ -493,7 +490,7 @@ class Trainer<B, S> {
             .checkpoint_every_steps = run_.checkpoint.every_steps,
             .checkpoint_interval = run_.checkpoint.interval,
             .is_elastic = scaling_.num_workers.is_elastic(),
-            .memory_percent = is_many ? 0 : run_.failure.memory_percent,
+            .memory_percent = run_.failure.memory_percent,
             .has_restarts = run_.failure.max_failures != 0,
             .waits_for_checkpoints = run_.checkpoint.synchronous,
             .accept_changes = run_.accept_changes,

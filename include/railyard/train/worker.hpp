@@ -138,8 +138,8 @@ class Worker {
   /// run has ended.
   void warn(const std::string& text) { link_->post(detail::encode_warning(text)); }
 
-  /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if
-  /// it begins at the beginning. Where there is a TrainState, it has put everything back.
+  /// The directory of the checkpoint that this attempt goes on from, "memory" if it is that of the processes that make
+  /// workers, empty if it begins at the beginning. Where there is a TrainState, it has put everything back.
   [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
   /// Whether the run may go on with another number of workers.
   [[nodiscard]] bool is_elastic() const noexcept { return context_->is_elastic; }

@@ -23,7 +23,9 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,6 +73,13 @@ namespace detail {
 [[nodiscard]] inline std::optional<Checkpoint> newest_of(const CheckpointFolder& folder) {
   std::vector<std::string> told;
   return folder.newest_whole(told);
+}
+
+/// Returns where each rank's part of a state is.
+[[nodiscard]] inline std::vector<std::uint8_t> slots_of(const std::vector<SavedMessage>& saves) {
+  std::vector<std::uint8_t> slots;
+  for (const SavedMessage& save : saves) slots.push_back(static_cast<std::uint8_t>(save.slot));
+  return slots;
 }
 
 /// Is what a run leaves of checkpoints to its Result.
@@ -191,18 +200,28 @@ class RunCheckpoints {
   }
 
   /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
-  /// when no worker is left: the next ones find it there, even if it has been written meanwhile. A group whose workers
-  /// do not see each other's snapshots has none; and files that the user has added are found in a checkpoint only.
+  /// when no worker is left. Files that the user has added are found in a checkpoint only.
   [[nodiscard]] std::vector<SavedMessage> newest_in_memory() {
-    if (!group_->shares_snapshots()) return {};
     auto copy = newest_copy();
     return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
   }
+  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise. is_resize:
+  /// there may be more or fewer of them.
+  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool is_resize) {
+    if (copy.empty() || group_->shares_snapshots()) return copy;
+    return !is_resize && group_->keeps_snapshots(slots_of(copy)) ? copy : std::vector<SavedMessage>{};
+  }
+  /// Whether so many workers find it there as they would have when it was decided to go on from it.
+  [[nodiscard]] bool still_keeps(const std::vector<std::uint8_t>& slots, int world_size) {
+    if (group_->shares_snapshots()) return true;
+    return world_size == static_cast<int>(slots.size()) && group_->keeps_snapshots(slots);
+  }
 
-  /// Makes a checkpoint of that copy, if there is one, which can no more be gone on from without reading.
+  /// Makes a checkpoint of the newest copy, if there is one, which can no more be gone on from without reading. What is
+  /// lost with another process is not to be had any more.
   void write_newest_copy(int attempt) {
     if (const auto copy = newest_copy(); !copy.empty()) {
-      submit(copy, {}, attempt);
+      is_reachable(copy) ? submit(copy, {}, attempt) : release(copy);
       held_.clear();
     }
   }
@@ -215,10 +234,17 @@ class RunCheckpoints {
     num_of_attempt_ = 0;
   }
 
-  /// The workers go on from that checkpoint, or from the beginning.
-  void go_back_to(const std::optional<Checkpoint>& checkpoint) {
-    written_ = checkpoint ? Place{checkpoint->manifest().step, checkpoint->manifest().report} : Place{0, -1};
+  /// Returns the newest checkpoint that is whole, from which the workers go on; nothing if there has been none, so that
+  /// they begin at the beginning. Only while nothing is being written. Throws: Error if they may not.
+  [[nodiscard]] std::optional<Checkpoint> go_back(bool began_with_checkpoint) {
+    std::vector<std::string> problems;
+    auto newest = writer_.folder().newest_whole(problems);
+    if (!newest && !problems.empty()) throw Error{problems.front()};
+    if (!newest && (began_with_checkpoint || num_written_ > 0)) throw Error{"all that were there are gone"};
+    written_ = newest ? Place{newest->manifest().step, newest->manifest().report} : Place{0, -1};
     saved_ = written_;
+    release(std::exchange(held_, {}));  // what is trained anew makes copies of its own
+    return newest;
   }
 
   /// The folder; only while nothing is being written, as what is below.
@@ -237,6 +263,17 @@ class RunCheckpoints {
       return std::any_of(save.files.begin(), save.files.end(),
                          [](const SavedFile& file) { return file.name.starts_with(user_folder); });
     });
+  }
+  // Of a file that several ranks have copied, the first one's counts.
+  [[nodiscard]] bool is_reachable(const std::vector<SavedMessage>& saves) const {
+    std::set<std::string_view> names;
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+      const bool is_there = group_->has_snapshots_of(static_cast<int>(rank));
+      for (const SavedFile& file : saves[rank].files) {
+        if (names.insert(file.name).second && !is_there) return false;
+      }
+    }
+    return true;
   }
   [[nodiscard]] static CheckpointFolder folder_of(const RunInfo& info, const RunLease& lease) {
     CheckpointFolder folder{info.path / "checkpoints", lease.generation()};
@@ -311,11 +348,13 @@ class RunCheckpoints {
 
   [[nodiscard]] SaveJob job_of(const std::vector<SavedMessage>& saves, const Manifest& manifest) {
     SaveJob job{.manifest = manifest};
+    std::set<std::string_view> names;
     for (std::size_t at = 0; at < saves.size(); ++at) {
       const int rank = static_cast<int>(at);
       const SavedMessage& save = saves[at];
       job.slots.push_back({.rank = rank, .slot = save.slot});
       for (const SavedFile& file : save.files) {
+        if (!names.insert(file.name).second) continue;  // of another process, which has a copy of its own
         job.parts.push_back(
             {.name = file.name, .rank = rank, .slot = save.slot, .offset = file.offset, .size = file.size});
       }

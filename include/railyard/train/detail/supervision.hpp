@@ -166,8 +166,7 @@ class Supervision {
 
   void go_on_from(const std::vector<SavedMessage>& copy) {
     briefing_.checkpoint = "memory";
-    briefing_.slots.clear();
-    for (const SavedMessage& save : copy) briefing_.slots.push_back(static_cast<std::uint8_t>(save.slot));
+    briefing_.slots = slots_of(copy);
     begin_step_ = copy.front().step;
     log_.complain(history_.go_back(copy.front().report + 1));
   }
@@ -184,8 +183,8 @@ class Supervision {
     if (const auto& failure = controller_.failure()) {
       attempt.error = error_text(*failure);
       attempt.failed_rank = failure->rank;
-      const bool is_of_rank = failure->rank >= 0;  // others may have gone further before they learnt of it
-      failed_step_ = is_of_rank ? steps_of(failure->rank) : attempt.end_step;
+      // Others may have gone further before they learnt of it.
+      failed_step_ = failure->rank >= 0 ? steps_of(failure->rank) : attempt.end_step;
     }
     attempts_.push_back(std::move(attempt));
     checkpoints_->end_attempt();
@@ -236,13 +235,13 @@ class Supervision {
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
-      if (!delay || !go_on_from_newest()) return false;
+      if (!delay || !go_on_from_newest(is_resize)) return false;
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
         log_.tell_of(attempts_);
         log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(), briefing_.checkpoint, begin_step_);
       }
-      if (!pause(*delay) || !find_room()) return false;
+      if (!pause(*delay) || !find_room() || !finds_its_place()) return false;
       if (start_again(renew)) {
         tell_of_resize(former);
         return true;
@@ -286,31 +285,33 @@ class Supervision {
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
-  [[nodiscard]] bool go_on_from_newest() {
+  [[nodiscard]] bool go_on_from_newest(bool is_resize) {
     if (look_for_taker(true)) return false;
-    if (!group_->shares_snapshots()) checkpoints_->write_newest_copy(briefing_.attempt);
-    auto copy = checkpoints_->newest_in_memory();
+    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), is_resize);
     if (copy.empty() || group_->forks_to_restart()) {
+      if (copy.empty()) checkpoints_->write_newest_copy(briefing_.attempt);
       settle();
-      copy = checkpoints_->newest_copy();  // also where a newer checkpoint could not be written
+      copy = checkpoints_->kept(checkpoints_->newest_copy(), is_resize);  // a newer checkpoint may have failed
     }
     if (!copy.empty()) {
       go_on_from(copy);
       return true;
     }
     try {
-      std::vector<std::string> problems;
-      const auto newest = checkpoints_->folder().newest_whole(problems);
-      if (!newest && !problems.empty()) throw Error{problems.front()};
-      if (!newest && (began_with_checkpoint_ || checkpoints_->num_written() > 0))
-        throw Error{"all that were there are gone"};
-      go_on_from(newest);
-      checkpoints_->go_back_to(newest);
+      go_on_from(checkpoints_->go_back(began_with_checkpoint_));
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
       return false;
     }
+  }
+
+  // A process may have been lost, or come back, since it was decided where to go on.
+  [[nodiscard]] bool finds_its_place() {
+    if (briefing_.slots.empty() || checkpoints_->still_keeps(briefing_.slots, info_.world_size)) return true;
+    if (!go_on_from_newest(true)) return false;
+    attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+    return true;
   }
 
   // Returns false if the run was interrupted meanwhile.
@@ -349,7 +350,7 @@ class Supervision {
         return true;
       } catch (const std::exception& error) {
         const std::string what = compose("the workers could not be started again: {}", error.what());
-        if (size_.shrink(info_.world_size) && find_room()) {
+        if (size_.shrink(info_.world_size) && find_room() && finds_its_place()) {
           log_.print(what);
           continue;
         }

@@ -43,11 +43,13 @@ struct SavedFile {
   std::string name{};
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
+  bool is_own = false;  ///< only this rank needs it
 };
 /// A snapshot holds the rank's part of a checkpoint.
 struct SavedMessage {
   static constexpr std::int32_t no_slot = -1;
   std::int32_t slot = 0;  ///< no_slot: it is a copy that the rank has found no memory for
+  std::int32_t attempt = 0;
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
   std::int64_t epoch = 0;
@@ -124,6 +126,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   WireWriter writer;
   writer.put(MessageKind::saved);
   writer.put(save.slot);
+  writer.put(save.attempt);
   writer.put(save.step);
   writer.put(save.samples);
   writer.put(save.epoch);
@@ -136,6 +139,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
     writer.put_text(file.name);
     writer.put(file.offset);
     writer.put(file.size);
+    writer.put(static_cast<std::uint8_t>(file.is_own));
   }
   return writer.bytes();
 }
@@ -167,6 +171,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
 [[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
   SavedMessage save;
   save.slot = reader.take<std::int32_t>();
+  save.attempt = reader.take<std::int32_t>();
   save.step = reader.take<std::uint64_t>();
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();
@@ -183,6 +188,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
     SavedFile file{.name = reader.take_text()};
     file.offset = reader.take<std::uint64_t>();
     file.size = reader.take<std::uint64_t>();
+    file.is_own = reader.take<std::uint8_t>() != 0;
     save.files.push_back(std::move(file));
   }
   return save;
