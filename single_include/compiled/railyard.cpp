@@ -2642,22 +2642,26 @@ void write_pieces(JsonWriter& writer, const State& state) {
 
 namespace railyard::inline v0_1 {
 
-std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
+std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank, bool has_common) {
   detail::check_parts(parts);
   std::vector<FileImage> images;
-  if (rank == 0) {
+  if (has_common) {
     images.push_back(detail::states_image(std::string{detail::state_name}, parts, false,
                                           [](const State& state) { return !state.is_own; }));
   }
   const auto is_of_rank = [](const State& state) { return state.is_own || detail::has_pieces(state); };
   if (std::any_of(parts.begin(), parts.end(), [&](auto& part) { return is_of_rank(part.state); })) {
     images.push_back(detail::states_image(detail::state_name_of(rank), parts, true, is_of_rank));
+    images.back().is_own =
+        std::none_of(parts.begin(), parts.end(), [](auto& part) { return detail::has_pieces(part.state); });
   }
   for (const auto& [name, state] : parts) {
     const bool is_own = state.is_own;
     const auto is_whole = [is_own](const StateTensor& tensor) { return !is_own && !tensor.is_piece; };
-    if (rank == 0) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
+    if (has_common) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
+    const std::size_t num_common = images.size();
     detail::add_tensors(images, detail::tensors_name(name, rank), state, std::not_fn(is_whole));
+    if (images.size() > num_common) images.back().is_own = is_own;
   }
   return images;
 }
@@ -7976,6 +7980,11 @@ auto GroupMemory::snapshot(int of_rank, int slot, std::size_t size_bytes) -> std
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
 
+auto GroupMemory::filled_snapshot(int of_rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
+    if (owner(of_rank, slot).load() != SnapshotOwners::nobody) return snapshot(of_rank, slot, size_bytes);
+    throw Error{compose("snapshot {} of rank {} of this process holds nothing", slot, of_rank)};
+  }
+
 auto GroupMemory::snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept -> std::size_t {
     std::size_t all = 0;
     for (int of_rank = 0; of_rank < num_workers(); ++of_rank) {
@@ -10321,6 +10330,7 @@ std::vector<std::byte> encode_saved(const SavedMessage& save) {
   WireWriter writer;
   writer.put(MessageKind::saved);
   writer.put(save.slot);
+  writer.put(save.attempt);
   writer.put(save.step);
   writer.put(save.samples);
   writer.put(save.epoch);
@@ -10333,6 +10343,7 @@ std::vector<std::byte> encode_saved(const SavedMessage& save) {
     writer.put_text(file.name);
     writer.put(file.offset);
     writer.put(file.size);
+    writer.put(static_cast<std::uint8_t>(file.is_own));
   }
   return writer.bytes();
 }
@@ -10364,6 +10375,7 @@ Metrics take_metrics(WireReader& reader) {
 SavedMessage decode_saved(WireReader& reader) {
   SavedMessage save;
   save.slot = reader.take<std::int32_t>();
+  save.attempt = reader.take<std::int32_t>();
   save.step = reader.take<std::uint64_t>();
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();
@@ -10380,6 +10392,7 @@ SavedMessage decode_saved(WireReader& reader) {
     SavedFile file{.name = reader.take_text()};
     file.offset = reader.take<std::uint64_t>();
     file.size = reader.take<std::uint64_t>();
+    file.is_own = reader.take<std::uint8_t>() != 0;
     save.files.push_back(std::move(file));
   }
   return save;
@@ -10687,7 +10700,8 @@ std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& imag
     const std::uint64_t alignment = size >= smallest_direct_bytes ? direct_block_bytes : 64;
     return (at + alignment - 1) / alignment * alignment;
   };
-  for (const FileImage& image : images) save.files.push_back({.name = image.name, .size = image.size});
+  for (const FileImage& image : images)
+    save.files.push_back({.name = image.name, .size = image.size, .is_own = image.is_own});
   std::uint64_t end = sizeof(std::uint64_t) + encode_saved(save).size();
   for (SavedFile& file : save.files) {
     file.offset = aligned(end, file.size);
@@ -10709,22 +10723,150 @@ SavedMessage read_head(WorkerLink& link, int rank, int slot) {
   return std::get<SavedMessage>(decode_message(head.subspan(sizeof size, size)));
 }
 
-Checkpoint open_held_state(WorkerLink& link, const std::vector<std::uint8_t>& slots) {
-  Manifest manifest{.world_size = static_cast<int>(slots.size())};
-  std::map<std::string, std::span<const std::byte>> files;
-  for (int rank = 0; rank < manifest.world_size; ++rank) {
-    const int slot = slots[static_cast<std::size_t>(rank)];
-    const SavedMessage save = read_head(link, rank, slot);
-    manifest.step = save.step;
-    manifest.epoch = save.epoch;
-    manifest.report = save.report;
-    manifest.samples += save.samples;
-    if (save.files.empty()) continue;
-    const auto bytes = link.held_snapshot(rank, slot, save.files.back().offset + save.files.back().size);
-    for (const SavedFile& file : save.files) files[file.name] = bytes.subspan(file.offset, file.size);
+HeldState::HeldState(Worker& worker, WorkerLink& link, const std::vector<std::uint8_t>& slots) : worker_(&worker), link_(&link), saves_(slots.size()), first_ranks_(slots.size()) {
+    bool sees_all = true;
+    for (std::size_t rank = 0; rank < slots.size(); ++rank) {
+      const bool is_seen = link.sees_snapshots_of(static_cast<int>(rank));
+      if (is_seen) saves_[rank] = read_head(link, static_cast<int>(rank), slots[rank]);
+      sees_all = sees_all && is_seen;
+    }
+    if (!sees_all) tell_each_other();
+    check();
+    for (std::size_t rank = 0; rank < slots.size(); ++rank) {
+      if (link.sees_snapshots_of(static_cast<int>(rank))) add_files(static_cast<int>(rank), slots[rank]);
+    }
+    if (!sees_all) fetch_what_is_missing();
   }
-  return Checkpoint::in_memory("the snapshots of the workers", std::move(manifest), files);
-}
+
+auto HeldState::checkpoint() const -> Checkpoint {
+    Manifest manifest{.world_size = static_cast<int>(saves_.size()),
+                      .step = saves_.front().step,
+                      .epoch = saves_.front().epoch,
+                      .report = saves_.front().report};
+    for (const SavedMessage& save : saves_) manifest.samples += save.samples;
+    return Checkpoint::in_memory("the snapshots of the workers", std::move(manifest), files_);
+  }
+
+auto HeldState::tell_each_other() -> void {
+    if (static_cast<int>(saves_.size()) != worker_->world_size()) {
+      throw Error{
+          compose("{} ranks cannot go on from the snapshots that {} have left in the memory of several processes",
+                  worker_->world_size(), saves_.size())};
+    }
+    std::int32_t first = worker_->rank();
+    while (first > 0 && link_->sees_snapshots_of(first - 1)) --first;
+    worker_->all_gather(buffer_of_value(first), buffer_of(first_ranks_));
+    const auto own = encode_saved(saves_[index(worker_->rank())]);
+    std::vector<std::int64_t> sizes(saves_.size());
+    auto size = static_cast<std::int64_t>(own.size());
+    worker_->all_gather(buffer_of_value(size), buffer_of(sizes));
+    const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+    std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+    worker_->all_gather_uneven({own.data(), own.size(), Dtype::u8}, {all.data(), all.size(), Dtype::u8, {}}, counts);
+    std::span<const std::byte> rest = all;
+    for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
+      saves_[rank] = std::get<SavedMessage>(decode_message(rest.first(counts[rank])));
+      rest = rest.subspan(counts[rank]);
+    }
+  }
+
+auto HeldState::check() const -> void {
+    const SavedMessage& first = saves_.front();
+    for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
+      const SavedMessage& save = saves_[rank];
+      if (save.step == first.step && save.report == first.report && save.attempt == first.attempt) continue;
+      throw DataError{
+          compose("the snapshots of the state do not belong together: that of rank 0 was taken after step {} and "
+                  "report {} in attempt {}, that of rank {} after step {} and report {} in attempt {}; this is a fault "
+                  "of Railyard, or memory was overwritten: start the program again, it goes on from a checkpoint",
+                  first.step, first.report, first.attempt, rank, save.step, save.report, save.attempt)};
+    }
+  }
+
+auto HeldState::add_files(int rank, int slot) -> void {
+    const SavedMessage& save = saves_[index(rank)];
+    if (save.files.empty()) return;
+    const auto bytes = link_->held_snapshot(rank, slot, save.files.back().offset + save.files.back().size);
+    for (const SavedFile& file : save.files) files_[file.name] = bytes.subspan(file.offset, file.size);
+  }
+
+auto HeldState::fetch_what_is_missing() -> void {
+    std::vector<Transfer> transfers = find_missing();
+    if (transfers.empty()) return;
+    std::size_t size = 0;
+    for (Transfer& one : transfers) {
+      if (!one.is_for_us) continue;
+      one.offset = (size + 63U) / 64U * 64U;
+      size = one.offset + one.size;
+    }
+    if (size > 0 && first_rank() == worker_->rank()) received_ = link_->take_snapshot(size, SnapshotKind::memory);
+    std::vector<std::byte> unwanted;
+    for (const Transfer& one : transfers) broadcast(one, unwanted);
+    std::vector<std::int32_t> slots(saves_.size());
+    worker_->all_gather(buffer_of_value(received_.slot), buffer_of(slots));  // all have received
+    if (size == 0) return;
+    const auto bytes = link_->held_snapshot(first_rank(), slots[index(first_rank())], size);
+    for (const Transfer& one : transfers) {
+      if (one.is_for_us) files_[one.name] = bytes.subspan(one.offset, one.size);
+    }
+  }
+
+auto HeldState::find_missing() const -> std::vector<Transfer> {
+    std::map<std::string, std::map<int, std::size_t>> holders;  // of each file, with its size there
+    for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
+      for (const SavedFile& file : saves_[rank].files) {
+        if (!file.is_own) holders[file.name][static_cast<int>(rank)] = file.size;
+      }
+    }
+    const std::map<std::string, std::vector<std::int64_t>> digests = compare(holders);
+    const std::set<std::int32_t> processes{first_ranks_.begin(), first_ranks_.end()};
+    std::vector<Transfer> transfers;
+    for (const auto& [name, ranks] : holders) {
+      const auto [source, size] = *ranks.begin();
+      std::set<std::int32_t> owners{first_ranks_[index(source)]};
+      for (const auto& [rank, size_there] : ranks) {
+        const auto found = digests.find(name);
+        if (found == digests.end() || size_there != size) continue;
+        if (found->second[index(rank)] == found->second[index(source)]) owners.insert(first_ranks_[index(rank)]);
+      }
+      if (owners.size() == processes.size()) continue;
+      transfers.push_back({.name = name, .from = source, .size = size, .is_for_us = owners.count(first_rank()) == 0});
+    }
+    return transfers;
+  }
+
+auto HeldState::compare(
+      const std::map<std::string, std::map<int, std::size_t>>& holders) const -> std::map<std::string, std::vector<std::int64_t>> {
+    std::vector<std::string> names;
+    std::vector<std::int64_t> own;
+    for (const auto& [name, ranks] : holders) {
+      if (ranks.size() < 2) continue;
+      names.push_back(name);
+      const bool is_here = ranks.count(worker_->rank()) > 0;
+      own.push_back(is_here ? static_cast<std::int64_t>(digest_of(files_.at(name))) : 0);
+    }
+    std::map<std::string, std::vector<std::int64_t>> digests;
+    if (names.empty()) return digests;
+    std::vector<std::int64_t> all(own.size() * saves_.size());
+    worker_->all_gather(buffer_of(own), buffer_of(all));
+    for (std::size_t at = 0; at < names.size(); ++at) {
+      auto& of_file = digests[names[at]];
+      for (std::size_t rank = 0; rank < saves_.size(); ++rank) of_file.push_back(all[rank * own.size() + at]);
+    }
+    return digests;
+  }
+
+auto HeldState::broadcast(const Transfer& one, std::vector<std::byte>& unwanted) -> void {
+    const bool is_source = one.from == worker_->rank();
+    const bool receives = one.is_for_us && received_.slot >= 0;
+    if (!is_source && !receives) unwanted.resize(std::max(unwanted.size(), std::min(piece_bytes, one.size)));
+    for (std::size_t begin = 0; begin < one.size; begin += piece_bytes) {
+      std::byte* at = unwanted.data();
+      if (receives) at = received_.bytes.data() + one.offset + begin;
+      if (is_source) at = const_cast<std::byte*>(files_.at(one.name).data()) + begin;  // there it is only read
+      worker_->broadcast({at, std::min(piece_bytes, one.size - begin), Dtype::u8, {}}, one.from);
+    }
+  }
 
 auto SnapshotPace::wants_copy(Clock::time_point now) const noexcept -> bool {
     return percent_ > 0 && std::chrono::duration<double>(now - copied_at_) >= cost_ * (100 / percent_);
@@ -10835,8 +10977,9 @@ auto TrainState::resume() -> void {
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
     if (!held.empty() && worker_->has_saved_) return;  // they are an earlier TrainState's by now
-    const Checkpoint checkpoint =
-        held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
+    std::optional<detail::HeldState> memory;
+    if (!held.empty()) memory.emplace(*worker_, worker_->link(), held);
+    const Checkpoint checkpoint = memory ? memory->checkpoint() : Checkpoint::open(path);
     std::string missing;
     worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
     const auto begin = Clock::now();
@@ -10980,9 +11123,13 @@ auto TrainState::hand_over(SnapshotKind kind, bool is_report, bool may_lack_room
     std::vector<NamedState> states;
     for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
     for (NamedState& one : worker_->preprocessors_.states()) states.push_back(std::move(one));
-    std::vector<FileImage> images = file_images(states, worker_->rank());
+    // Where several processes look after the workers, each is to have what all ranks have.
+    const bool is_first = worker_->rank() == 0 || !worker_->link().sees_snapshots_of(worker_->rank() - 1);
+    std::vector<FileImage> images =
+        file_images(states, worker_->rank(), worker_->rank() == 0 || (may_lack_room && is_first));
     for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
-    detail::SavedMessage save{.step = worker_->steps(),
+    detail::SavedMessage save{.attempt = worker_->attempt(),
+                              .step = worker_->steps(),
                               .samples = worker_->page().samples.load(std::memory_order_relaxed),
                               .epoch = next_epoch(),
                               .report = worker_->num_reports_ - 1,
@@ -10993,6 +11140,7 @@ auto TrainState::hand_over(SnapshotKind kind, bool is_report, bool may_lack_room
     const std::uint64_t size = detail::place_files(save, images);
     if (may_lack_room && part_bytes_ == 0) {
       part_bytes_ = agreed_size(size);
+      agree_on_room();
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
     if (may_lack_room) part_bytes_ = std::max(part_bytes_, size);
@@ -11025,11 +11173,29 @@ auto TrainState::agreed_size(std::uint64_t size) -> std::uint64_t {
     return static_cast<std::uint64_t>(largest);
   }
 
+auto TrainState::lack_of_room() const -> std::string {
+    int num_own = 0;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) num_own += worker_->link().sees_snapshots_of(rank) ? 1 : 0;
+    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
+    const auto num_local = static_cast<std::size_t>(worker_->local_world_size());
+    return detail::lack_of_room(part_bytes_, worker_->local_world_size(),
+                                there * num_local / static_cast<std::size_t>(num_own), worker_->context().has_restarts,
+                                detail::memory_free());
+  }
+
+auto TrainState::agree_on_room() -> void {
+    if (worker_->link().sees_snapshots_of(0) && worker_->link().sees_snapshots_of(worker_->world_size() - 1)) return;
+    const std::string lack = lack_of_room();
+    std::int32_t lacks_anywhere = lack.empty() ? 0 : 1;
+    worker_->do_all_reduce(buffer_of_value(lacks_anywhere), ReduceOp::max);
+    if (lacks_anywhere == 0) return;
+    if (!lack.empty() && worker_->local_rank() == 0) warn_of_room(detail::compose("{}: {}", worker_->host(), lack));
+    pace_.end_copies();
+  }
+
 auto TrainState::has_room() -> bool {
     if (part_bytes_ <= checked_bytes_) return true;
-    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
-    const auto lack = detail::lack_of_room(part_bytes_, worker_->local_world_size(), there,
-                                           worker_->context().has_restarts, detail::memory_free());
+    const std::string lack = lack_of_room();
     checked_bytes_ = part_bytes_;
     if (lack.empty()) return true;
     warn_of_room(lack);
@@ -12583,6 +12749,12 @@ std::optional<Checkpoint> newest_of(const CheckpointFolder& folder) {
   return folder.newest_whole(told);
 }
 
+std::vector<std::uint8_t> slots_of(const std::vector<SavedMessage>& saves) {
+  std::vector<std::uint8_t> slots;
+  for (const SavedMessage& save : saves) slots.push_back(static_cast<std::uint8_t>(save.slot));
+  return slots;
+}
+
 auto LeftCheckpoints::move_to(ResultFields& fields) -> void {
     fields.checkpoint = std::move(newest);
     fields.best_checkpoints = std::move(best);
@@ -12663,14 +12835,23 @@ auto RunCheckpoints::newest_copy() const -> std::vector<SavedMessage> {
   }
 
 auto RunCheckpoints::newest_in_memory() -> std::vector<SavedMessage> {
-    if (!group_->shares_snapshots()) return {};
     auto copy = newest_copy();
     return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
   }
 
+auto RunCheckpoints::kept(std::vector<SavedMessage> copy, bool is_resize) -> std::vector<SavedMessage> {
+    if (copy.empty() || group_->shares_snapshots()) return copy;
+    return !is_resize && group_->keeps_snapshots(slots_of(copy)) ? copy : std::vector<SavedMessage>{};
+  }
+
+auto RunCheckpoints::still_keeps(const std::vector<std::uint8_t>& slots, int world_size) -> bool {
+    if (group_->shares_snapshots()) return true;
+    return world_size == static_cast<int>(slots.size()) && group_->keeps_snapshots(slots);
+  }
+
 auto RunCheckpoints::write_newest_copy(int attempt) -> void {
     if (const auto copy = newest_copy(); !copy.empty()) {
-      submit(copy, {}, attempt);
+      is_reachable(copy) ? submit(copy, {}, attempt) : release(copy);
       held_.clear();
     }
   }
@@ -12682,9 +12863,15 @@ auto RunCheckpoints::begin_attempt(int world_size, int attempt) -> void {
     num_of_attempt_ = 0;
   }
 
-auto RunCheckpoints::go_back_to(const std::optional<Checkpoint>& checkpoint) -> void {
-    written_ = checkpoint ? Place{checkpoint->manifest().step, checkpoint->manifest().report} : Place{0, -1};
+auto RunCheckpoints::go_back(bool began_with_checkpoint) -> std::optional<Checkpoint> {
+    std::vector<std::string> problems;
+    auto newest = writer_.folder().newest_whole(problems);
+    if (!newest && !problems.empty()) throw Error{problems.front()};
+    if (!newest && (began_with_checkpoint || num_written_ > 0)) throw Error{"all that were there are gone"};
+    written_ = newest ? Place{newest->manifest().step, newest->manifest().report} : Place{0, -1};
     saved_ = written_;
+    release(std::exchange(held_, {}));  // what is trained anew makes copies of its own
+    return newest;
   }
 
 auto RunCheckpoints::left(RunLog& log) -> LeftCheckpoints {
@@ -12699,6 +12886,17 @@ auto RunCheckpoints::has_user_files(const std::vector<SavedMessage>& saves) -> b
       return std::any_of(save.files.begin(), save.files.end(),
                          [](const SavedFile& file) { return file.name.starts_with(user_folder); });
     });
+  }
+
+auto RunCheckpoints::is_reachable(const std::vector<SavedMessage>& saves) const -> bool {
+    std::set<std::string_view> names;
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+      const bool is_there = group_->has_snapshots_of(static_cast<int>(rank));
+      for (const SavedFile& file : saves[rank].files) {
+        if (names.insert(file.name).second && !is_there) return false;
+      }
+    }
+    return true;
   }
 
 auto RunCheckpoints::folder_of(const RunInfo& info, const RunLease& lease) -> CheckpointFolder {
@@ -12766,11 +12964,13 @@ auto RunCheckpoints::manifest_of(const std::vector<SavedMessage>& saves, Metrics
 
 auto RunCheckpoints::job_of(const std::vector<SavedMessage>& saves, const Manifest& manifest) -> SaveJob {
     SaveJob job{.manifest = manifest};
+    std::set<std::string_view> names;
     for (std::size_t at = 0; at < saves.size(); ++at) {
       const int rank = static_cast<int>(at);
       const SavedMessage& save = saves[at];
       job.slots.push_back({.rank = rank, .slot = save.slot});
       for (const SavedFile& file : save.files) {
+        if (!names.insert(file.name).second) continue;  // of another process, which has a copy of its own
         job.parts.push_back(
             {.name = file.name, .rank = rank, .slot = save.slot, .offset = file.offset, .size = file.size});
       }
@@ -13059,8 +13259,7 @@ auto Supervision::go_on_from(const std::optional<Checkpoint>& checkpoint) -> voi
 
 auto Supervision::go_on_from(const std::vector<SavedMessage>& copy) -> void {
     briefing_.checkpoint = "memory";
-    briefing_.slots.clear();
-    for (const SavedMessage& save : copy) briefing_.slots.push_back(static_cast<std::uint8_t>(save.slot));
+    briefing_.slots = slots_of(copy);
     begin_step_ = copy.front().step;
     log_.complain(history_.go_back(copy.front().report + 1));
   }
@@ -13075,8 +13274,8 @@ auto Supervision::end_attempt() -> void {
     if (const auto& failure = controller_.failure()) {
       attempt.error = error_text(*failure);
       attempt.failed_rank = failure->rank;
-      const bool is_of_rank = failure->rank >= 0;  // others may have gone further before they learnt of it
-      failed_step_ = is_of_rank ? steps_of(failure->rank) : attempt.end_step;
+      // Others may have gone further before they learnt of it.
+      failed_step_ = failure->rank >= 0 ? steps_of(failure->rank) : attempt.end_step;
     }
     attempts_.push_back(std::move(attempt));
     checkpoints_->end_attempt();
@@ -13123,13 +13322,13 @@ auto Supervision::restarts(const Renew& renew) -> bool {
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
-      if (!delay || !go_on_from_newest()) return false;
+      if (!delay || !go_on_from_newest(is_resize)) return false;
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
         log_.tell_of(attempts_);
         log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(), briefing_.checkpoint, begin_step_);
       }
-      if (!pause(*delay) || !find_room()) return false;
+      if (!pause(*delay) || !find_room() || !finds_its_place()) return false;
       if (start_again(renew)) {
         tell_of_resize(former);
         return true;
@@ -13170,31 +13369,32 @@ auto Supervision::tell_of_resize(int former) -> void {
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
-auto Supervision::go_on_from_newest() -> bool {
+auto Supervision::go_on_from_newest(bool is_resize) -> bool {
     if (look_for_taker(true)) return false;
-    if (!group_->shares_snapshots()) checkpoints_->write_newest_copy(briefing_.attempt);
-    auto copy = checkpoints_->newest_in_memory();
+    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), is_resize);
     if (copy.empty() || group_->forks_to_restart()) {
+      if (copy.empty()) checkpoints_->write_newest_copy(briefing_.attempt);
       settle();
-      copy = checkpoints_->newest_copy();  // also where a newer checkpoint could not be written
+      copy = checkpoints_->kept(checkpoints_->newest_copy(), is_resize);  // a newer checkpoint may have failed
     }
     if (!copy.empty()) {
       go_on_from(copy);
       return true;
     }
     try {
-      std::vector<std::string> problems;
-      const auto newest = checkpoints_->folder().newest_whole(problems);
-      if (!newest && !problems.empty()) throw Error{problems.front()};
-      if (!newest && (began_with_checkpoint_ || checkpoints_->num_written() > 0))
-        throw Error{"all that were there are gone"};
-      go_on_from(newest);
-      checkpoints_->go_back_to(newest);
+      go_on_from(checkpoints_->go_back(began_with_checkpoint_));
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
       return false;
     }
+  }
+
+auto Supervision::finds_its_place() -> bool {
+    if (briefing_.slots.empty() || checkpoints_->still_keeps(briefing_.slots, info_.world_size)) return true;
+    if (!go_on_from_newest(true)) return false;
+    attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+    return true;
   }
 
 auto Supervision::pause(std::chrono::nanoseconds delay) -> bool {
@@ -13231,7 +13431,7 @@ auto Supervision::start_again(const Renew& renew) -> bool {
         return true;
       } catch (const std::exception& error) {
         const std::string what = compose("the workers could not be started again: {}", error.what());
-        if (size_.shrink(info_.world_size) && find_room()) {
+        if (size_.shrink(info_.world_size) && find_room() && finds_its_place()) {
           log_.print(what);
           continue;
         }
@@ -17540,8 +17740,9 @@ auto AgentRequest::Work::read(GroupMemory* memory, int rank, int slot, std::size
                                                   std::size_t size_bytes) -> std::span<const std::byte> {
       if (is_given_up.load()) throw Error{"this process is about to end, or is not waited for"};
       ++num_reads;
-      if (memory == nullptr || rank < 0 || rank >= memory->num_workers()) throw Error{"no such worker is here"};
-      return memory->snapshot(rank, slot, begin + size_bytes).subspan(begin);
+      // As many as there can be: a restart meanwhile counts those that there are anew.
+      if (memory == nullptr || rank < 0 || rank >= memory->capacity()) throw Error{"no such worker is here"};
+      return memory->filled_snapshot(rank, slot, begin + size_bytes).subspan(begin);
     }
 
 std::string brief(const GroupLayout& layout, std::string_view briefing) {
@@ -18591,6 +18792,11 @@ auto Agent::carry_out(const Frame& frame, std::optional<std::string>& told) -> v
       case Order::note:
         noted_ = frame.text();
         return;
+      case Order::give_up:
+        if (request_ && request_->number() == WireReader{frame.payload}.take<std::uint64_t>()) end_request();
+        return;
+      case Order::keeps:
+        return tell_what_is_kept(frame.payload);
       default:
         if (local_) command(static_cast<Order>(frame.type), frame);
     }
@@ -18622,7 +18828,6 @@ auto Agent::command(Order order, const Frame& frame) -> void {
 auto Agent::start(const StartOrder& order) -> void {
     const std::uint32_t generation = order.layout.generation;
     parts_ = order.parts;
-    end_request();  // that the leader has given up
     try {
       // Those of a start in which another process has had no part.
       end_workers(local_.get(), num_alive_, [this](const GroupEvent& event) {
@@ -18677,7 +18882,29 @@ auto Agent::fetch(const FetchOrder& order) -> void {
 
 auto Agent::snapshot(int rank, int slot, std::size_t begin, std::size_t size_bytes) -> std::span<const std::byte> {
     if (!local_ || rank < 0 || rank >= num_workers_) throw Error{"no such worker is here"};
-    return local_->snapshot(rank, slot, begin, size_bytes);
+    return local_->memory()->filled_snapshot(rank, slot, begin + size_bytes).subspan(begin);
+  }
+
+auto Agent::tell_what_is_kept(std::span<const std::byte> payload) -> void {
+    WireReader reader{payload};
+    const auto number = reader.take<std::uint64_t>();
+    std::string lack = lack_of_memory();
+    while (lack.empty() && !reader.is_empty()) {
+      const auto of = reader.take<SlotOrder>();
+      if (of.rank < 0 || of.rank >= num_workers_ || of.slot < 0 || of.slot >= num_snapshot_slots ||
+          local_->memory()->owner(of.rank, of.slot).load() != SnapshotOwners::supervisor) {
+        lack = compose("snapshot {} of rank {} of this process is not held", of.slot, of.rank);
+      }
+    }
+    say(lack.empty() ? News::answered : News::not_answered, {std::as_bytes(std::span{&number, 1}), text_bytes(lack)});
+  }
+
+auto Agent::lack_of_memory() const -> std::string {
+    if (!local_) return "this process has made no workers";
+    if (is_memory_read_) return "a request that was given up may read from their memory yet";
+    const bool is_busy = request_ && !request_->is_over();
+    if (is_busy && local_->forks_to_restart()) return "this process has to be forked, and answers a request";
+    return {};
   }
 
 auto Agent::begin_request(std::span<const std::byte> payload) -> void {
@@ -18829,12 +19056,13 @@ auto AgentLines::fetch(int process, SlotOrder of, std::uint64_t begin, std::uint
                 peer(process), bytes.size(), size_bytes)};
   }
 
-auto AgentLines::send_request(int process, std::span<const std::byte> request) -> std::uint64_t {
+auto AgentLines::send_request(int process, std::span<const std::byte> request,
+                                           Order order) -> std::uint64_t {
     const std::uint64_t number = expect(process, 1);
     WireWriter writer;
     writer.put(number);
     writer.put_rest(request);
-    post(process, Order::request, writer.bytes());
+    post(process, order, writer.bytes());
     return number;
   }
 
@@ -18851,8 +19079,11 @@ auto AgentLines::await_answer(std::uint64_t number, std::string_view what) -> st
     if (answer.complaint) throw Error{*answer.complaint};
     if (answer.is_over()) return std::move(answer.bytes);
     if (from.loss.empty() && from.num_losses == answer.num_losses) {
-      throw LateAnswerError{
+      const LateAnswerError error{
           compose("{}: {} has made no progress for {}", what, from.peer, Deadline::after(answer_limit_).budget_text())};
+      lock.unlock();
+      post(answer.process, Order::give_up, std::as_bytes(std::span{&number, 1}));
+      throw error;
     }
     throw Error{compose("{}: {}", what, from.loss.empty() ? from.peer : from.loss)};
   }
@@ -18860,6 +19091,11 @@ auto AgentLines::await_answer(std::uint64_t number, std::string_view what) -> st
 auto AgentLines::loss(int process) const -> std::string {
     const std::lock_guard lock{mutex_};
     return line(process).loss;
+  }
+
+auto AgentLines::num_losses(int process) const -> int {
+    const std::lock_guard lock{mutex_};
+    return line(process).num_losses;
   }
 
 auto AgentLines::expect(int process, std::uint64_t num_pieces) -> std::uint64_t {
@@ -20335,12 +20571,12 @@ LaunchedGroup::LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, Laun
       layouts_ = lay_out(deal(present_workers(), plan.num_workers), members.hosts);
       if (world_size() < plan.num_workers) throw HostLostError{compose("start: {}", losses)};
     }
-    for (GroupLayout& one : layouts_) one.generation = generation;
+    generation_ = generation;
     signals_.resize(layouts_.size());
     begin();
     const GroupPlan own{.num_workers = layouts_.front().num_workers,
                         .silence_limit = plan.silence_limit,
-                        .briefing = brief(layouts_.front(), plan.briefing),
+                        .briefing = brief(sent_layout(0), plan.briefing),
                         .most_workers = members.workers.front(),
                         .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
@@ -20441,6 +20677,36 @@ auto LaunchedGroup::release_snapshot(int rank, int slot) noexcept -> void {
     order(process, Order::release, {own_rank, slot});
   }
 
+auto LaunchedGroup::keeps_snapshots(std::span<const std::uint8_t> slots) -> bool {
+    if (slots.size() != index(world_size()) || next_layouts(world_size()) != layouts_) return false;
+    std::vector<std::uint64_t> questions;
+    bool are_kept = true;
+    for (int process = 1; process < num_processes(); ++process) {
+      const GroupLayout& own = layout(process);
+      if (own.num_workers == 0) continue;
+      WireWriter writer;
+      for (int rank = 0; rank < own.num_workers; ++rank) {
+        writer.put(SlotOrder{.rank = rank, .slot = slots[index(own.first_rank + rank)]});
+      }
+      are_kept = are_kept && has_snapshots_of(own.first_rank);
+      questions.push_back(lines_->send_request(process, writer.bytes(), Order::keeps));
+    }
+    for (const std::uint64_t question : questions) {
+      try {
+        static_cast<void>(lines_->await_answer(question, "it is not known whether snapshots are kept"));
+      } catch (const Error&) {  // then the run goes on from a checkpoint
+        are_kept = false;
+      }
+    }
+    return are_kept;
+  }
+
+auto LaunchedGroup::has_snapshots_of(int rank) const -> bool {
+    const int process = place_of(rank).process;
+    return process == 0 ||
+           (lines_->loss(process).empty() && lines_->num_losses(process) == num_losses_[index(process)]);
+  }
+
 auto LaunchedGroup::send_request(int process,
                                                                      std::span<const std::byte> request) -> std::function<std::vector<std::byte>()> {
     return [lines = lines_, number = lines_->send_request(process, request)] {
@@ -20450,7 +20716,7 @@ auto LaunchedGroup::send_request(int process,
 
 auto LaunchedGroup::restart(int num_workers, std::string_view briefing) -> void {
     end_local();
-    std::vector<int> workers = present_workers();
+    const std::vector<int> workers = present_workers();
     const int room = std::accumulate(workers.begin(), workers.end(), 0);
     const std::string losses = losses_of([](int) { return true; });
     if (num_workers > room && !losses.empty()) {
@@ -20459,17 +20725,29 @@ auto LaunchedGroup::restart(int num_workers, std::string_view briefing) -> void 
     if (num_workers > room) {
       throw Error{compose("the processes make {} workers together, and {} were asked for", room, num_workers)};
     }
-    const std::uint32_t generation = layouts_.front().generation + 1;
-    layouts_ = lay_out(deal(std::move(workers), num_workers), members_->hosts);
-    for (GroupLayout& one : layouts_) one.generation = generation;
+    // Where nothing changes, snapshots may still be read by another thread, which looks up whose they are.
+    if (auto next = lay_out(deal(workers, num_workers), members_->hosts); next != layouts_) layouts_ = std::move(next);
+    ++generation_;
     begin();
-    local_->restart(layouts_.front().num_workers, brief(layouts_.front(), briefing));
+    local_->restart(layouts_.front().num_workers, brief(sent_layout(0), briefing));
     num_local_alive_ = layouts_.front().num_workers;
     order_start(briefing);
   }
 
 auto LaunchedGroup::lost_hosts() const -> std::string {
     return losses_of([this](int process) { return layout(process).num_workers > 0; });
+  }
+
+auto LaunchedGroup::sent_layout(int process) const -> GroupLayout {
+    GroupLayout one = layout(process);
+    one.generation = generation_;
+    return one;
+  }
+
+auto LaunchedGroup::next_layouts(int num_workers) const -> std::vector<GroupLayout> {
+    std::vector<int> workers = present_workers();
+    if (std::accumulate(workers.begin(), workers.end(), 0) < num_workers) return {};
+    return lay_out(deal(std::move(workers), num_workers), members_->hosts);
   }
 
 auto LaunchedGroup::present_workers() const -> std::vector<int> {
@@ -20495,10 +20773,13 @@ auto LaunchedGroup::begin() -> void {
     std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
     members_->has_part.clear();
     for (const GroupLayout& one : layouts_) members_->has_part.push_back(one.num_workers > 0);
+    num_losses_.assign(layouts_.size(), 0);
+    for (int process = 1; process < num_processes(); ++process)
+      num_losses_[index(process)] = lines_->num_losses(process);
     lines_->forget_pages();
     while (pages_.size() < index(world_size())) pages_.push_back(std::make_unique<WorkerPage>());
     for (auto& page : pages_) PageValues{}.show_on(*page);
-    renew_(layouts_.front().generation);
+    renew_(generation_);
   }
 
 auto LaunchedGroup::end_local() -> void {
@@ -20515,7 +20796,7 @@ auto LaunchedGroup::order_start(std::string_view briefing) -> void {
         lines_->post(process, Order::kill);  // what a start has left that was given up
         continue;
       }
-      const StartOrder order{.layout = layout(process),
+      const StartOrder order{.layout = sent_layout(process),
                              .silence_limit_ns = silence_limit_.count(),
                              .briefing = std::string{briefing},
                              .parts = parts_text(members_->has_part)};
@@ -20539,7 +20820,7 @@ auto LaunchedGroup::hear_of_start(AgentLines::Item item, std::vector<bool>& is_a
     const auto news = static_cast<News>(item.frame.type);
     if (news == News::started || news == News::refused) {
       WireReader reader{item.frame.payload};
-      if (reader.take<std::uint32_t>() != layouts_.front().generation) return;  // of a start that was given up
+      if (reader.take<std::uint32_t>() != generation_) return;  // of a start that was given up
       is_awaited[index(item.process)] = false;
       if (news == News::started) return;
       const bool is_setting = reader.take<std::uint8_t>() != 0;

@@ -2419,6 +2419,8 @@ class WorkerLink {
   /// Returns what a rank of an earlier start has put into a snapshot that the supervisor holds, at least so much of it.
   /// Valid until the next call for the same snapshot.
   [[nodiscard]] virtual std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Whether that finds snapshots of the rank: where several processes look after workers, each has those of its own.
+  [[nodiscard]] virtual bool sees_snapshots_of([[maybe_unused]] int rank) const noexcept { return true; }
 
   /// Hands a message to the supervisor: in order, in about a microsecond, and not lost if this worker dies right after.
   /// Waits only while the supervisor is megabytes behind. Throws: ConfigError if the message is larger than 1 MiB.
@@ -2615,6 +2617,13 @@ class WorkerGroup {
 
   /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
   [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
+  /// Whether as many workers as before, started again, find these snapshots, which the supervisor holds of each rank:
+  /// every worker those of the ranks of its own process at least. Only after one ExitEvent per rank.
+  [[nodiscard]] virtual bool keeps_snapshots([[maybe_unused]] std::span<const std::uint8_t> slots) {
+    return shares_snapshots();
+  }
+  /// Whether the process that looks after the rank is the one that has done so since the last start.
+  [[nodiscard]] virtual bool has_snapshots_of([[maybe_unused]] int rank) const { return true; }
 
   /// Starts workers anew, at most as many as at first, each with a new page and none of the messages and keys of
   /// before. Only after one ExitEvent per rank. Throws: as Scaling::start.
@@ -5734,6 +5743,7 @@ struct FileImage {
   /// Writes the file's bytes to memory of `size` bytes. To be called only while what the states were taken from is as
   /// it was.
   std::function<void(std::byte* to)> fill{};
+  bool is_own = false;  ///< only this rank needs it
 };
 
 /// Is the state of a part of the training, by the name of the part.
@@ -5874,27 +5884,36 @@ template <class Wanted>
 
 }  // namespace detail
 
-/// Returns the files that this rank has to write: rank 0 what all ranks have, each rank its pieces of tensors and the
-/// parts that are its own.
+/// Returns the files of this rank: its pieces of tensors, the parts that are its own, and what all ranks have, if it is
+/// to have that.
 /// Throws: ConfigError that names the part if a name is taken twice or cannot be the name of a file.
-[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
+[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank, bool has_common) {
   detail::check_parts(parts);
   std::vector<FileImage> images;
-  if (rank == 0) {
+  if (has_common) {
     images.push_back(detail::states_image(std::string{detail::state_name}, parts, false,
                                           [](const State& state) { return !state.is_own; }));
   }
   const auto is_of_rank = [](const State& state) { return state.is_own || detail::has_pieces(state); };
   if (std::any_of(parts.begin(), parts.end(), [&](auto& part) { return is_of_rank(part.state); })) {
     images.push_back(detail::states_image(detail::state_name_of(rank), parts, true, is_of_rank));
+    images.back().is_own =
+        std::none_of(parts.begin(), parts.end(), [](auto& part) { return detail::has_pieces(part.state); });
   }
   for (const auto& [name, state] : parts) {
     const bool is_own = state.is_own;
     const auto is_whole = [is_own](const StateTensor& tensor) { return !is_own && !tensor.is_piece; };
-    if (rank == 0) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
+    if (has_common) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
+    const std::size_t num_common = images.size();
     detail::add_tensors(images, detail::tensors_name(name, rank), state, std::not_fn(is_whole));
+    if (images.size() > num_common) images.back().is_own = is_own;
   }
   return images;
+}
+
+/// Returns the files that this rank has to write: what all ranks have is rank 0's to write.
+[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
+  return file_images(parts, rank, rank == 0);
 }
 
 }  // namespace railyard::inline v0_1
@@ -19027,6 +19046,11 @@ class GroupMemory {
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
+  /// The same for the supervisor, who reads it. Throws: Error if the snapshot is nobody's, as in memory that is new.
+  [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes) {
+    if (owner(of_rank, slot).load() != SnapshotOwners::nobody) return snapshot(of_rank, slot, size_bytes);
+    throw Error{compose("snapshot {} of rank {} of this process holds nothing", slot, of_rank)};
+  }
   /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
   [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept {
     std::size_t all = 0;
@@ -21797,11 +21821,11 @@ struct FailureConfig {
   std::chrono::nanoseconds backoff{0};
   std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
   /// How much of the time of training goes into copies of the TrainState to memory that outlives the workers, in
-  /// percent: a restart on this host goes on from the last one, which loses a few steps only, and so does the next
+  /// percent: a restart goes on from the last one, which loses a few steps only, and so does the next
   /// program where this one is told to end and no step does. Where no failure is survived, that is all that they are
   /// for: there is one in ten seconds at most (at one percent), and none while a checkpoint is as new. Each worker
-  /// keeps two copies of its part. 0: none; nor are there any where memory is short, which Result::warnings() tell,
-  /// where a TrainState has files, or under Launched with several processes.
+  /// keeps two copies of its part; under Launched, each process two of what all ranks have alike. 0: none; nor are
+  /// there any where memory is short on some host, which Result::warnings() tell, or where a TrainState has files.
   double memory_percent = 1;
 };
 
@@ -22919,11 +22943,13 @@ struct SavedFile {
   std::string name{};
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
+  bool is_own = false;  ///< only this rank needs it
 };
 /// A snapshot holds the rank's part of a checkpoint.
 struct SavedMessage {
   static constexpr std::int32_t no_slot = -1;
   std::int32_t slot = 0;  ///< no_slot: it is a copy that the rank has found no memory for
+  std::int32_t attempt = 0;
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
   std::int64_t epoch = 0;
@@ -23000,6 +23026,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   WireWriter writer;
   writer.put(MessageKind::saved);
   writer.put(save.slot);
+  writer.put(save.attempt);
   writer.put(save.step);
   writer.put(save.samples);
   writer.put(save.epoch);
@@ -23012,6 +23039,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
     writer.put_text(file.name);
     writer.put(file.offset);
     writer.put(file.size);
+    writer.put(static_cast<std::uint8_t>(file.is_own));
   }
   return writer.bytes();
 }
@@ -23043,6 +23071,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
 [[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
   SavedMessage save;
   save.slot = reader.take<std::int32_t>();
+  save.attempt = reader.take<std::int32_t>();
   save.step = reader.take<std::uint64_t>();
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();
@@ -23059,6 +23088,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
     SavedFile file{.name = reader.take_text()};
     file.offset = reader.take<std::uint64_t>();
     file.size = reader.take<std::uint64_t>();
+    file.is_own = reader.take<std::uint8_t>() != 0;
     save.files.push_back(std::move(file));
   }
   return save;
@@ -23248,8 +23278,8 @@ class Worker {
   /// run has ended.
   void warn(const std::string& text) { link_->post(detail::encode_warning(text)); }
 
-  /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if
-  /// it begins at the beginning. Where there is a TrainState, it has put everything back.
+  /// The directory of the checkpoint that this attempt goes on from, "memory" if it is that of the processes that make
+  /// workers, empty if it begins at the beginning. Where there is a TrainState, it has put everything back.
   [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
   /// Whether the run may go on with another number of workers.
   [[nodiscard]] bool is_elastic() const noexcept { return context_->is_elastic; }
@@ -24012,7 +24042,8 @@ inline void note_options(std::string_view part, const NamedValues& state, NamedV
 // ---- railyard/train/detail/held_state.hpp
 // How a rank's part of the state lies in a snapshot, and how a later start finds it there. Train room.
 //
-// The snapshot begins with the size of the message that tells of it, and that message; the files follow.
+// The snapshot begins with the size of the message that tells of it, and that message; the files follow. Where several
+// processes look after the workers, each has the snapshots of its own: what others lack goes from rank to rank.
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -24023,7 +24054,8 @@ namespace detail {
     const std::uint64_t alignment = size >= smallest_direct_bytes ? direct_block_bytes : 64;
     return (at + alignment - 1) / alignment * alignment;
   };
-  for (const FileImage& image : images) save.files.push_back({.name = image.name, .size = image.size});
+  for (const FileImage& image : images)
+    save.files.push_back({.name = image.name, .size = image.size, .is_own = image.is_own});
   std::uint64_t end = sizeof(std::uint64_t) + encode_saved(save).size();
   for (SavedFile& file : save.files) {
     file.offset = aligned(end, file.size);
@@ -24047,23 +24079,189 @@ inline void write_head(std::span<std::byte> snapshot, std::span<const std::byte>
   return std::get<SavedMessage>(decode_message(head.subspan(sizeof size, size)));
 }
 
-/// Returns what all ranks of an earlier start have put into their snapshots as one checkpoint, which reads from there.
-[[nodiscard]] inline Checkpoint open_held_state(WorkerLink& link, const std::vector<std::uint8_t>& slots) {
-  Manifest manifest{.world_size = static_cast<int>(slots.size())};
-  std::map<std::string, std::span<const std::byte>> files;
-  for (int rank = 0; rank < manifest.world_size; ++rank) {
-    const int slot = slots[static_cast<std::size_t>(rank)];
-    const SavedMessage save = read_head(link, rank, slot);
-    manifest.step = save.step;
-    manifest.epoch = save.epoch;
-    manifest.report = save.report;
-    manifest.samples += save.samples;
-    if (save.files.empty()) continue;
-    const auto bytes = link.held_snapshot(rank, slot, save.files.back().offset + save.files.back().size);
-    for (const SavedFile& file : save.files) files[file.name] = bytes.subspan(file.offset, file.size);
+/// Is what all ranks of an earlier start have put into their snapshots as one state. All ranks make it together.
+class HeldState {
+ public:
+  /// slots: of each rank. Throws: DataError if the snapshots are damaged, or do not belong together.
+  HeldState(Worker& worker, WorkerLink& link, const std::vector<std::uint8_t>& slots)
+      : worker_(&worker), link_(&link), saves_(slots.size()), first_ranks_(slots.size()) {
+    bool sees_all = true;
+    for (std::size_t rank = 0; rank < slots.size(); ++rank) {
+      const bool is_seen = link.sees_snapshots_of(static_cast<int>(rank));
+      if (is_seen) saves_[rank] = read_head(link, static_cast<int>(rank), slots[rank]);
+      sees_all = sees_all && is_seen;
+    }
+    if (!sees_all) tell_each_other();
+    check();
+    for (std::size_t rank = 0; rank < slots.size(); ++rank) {
+      if (link.sees_snapshots_of(static_cast<int>(rank))) add_files(static_cast<int>(rank), slots[rank]);
+    }
+    if (!sees_all) fetch_what_is_missing();
   }
-  return Checkpoint::in_memory("the snapshots of the workers", std::move(manifest), files);
-}
+  HeldState(const HeldState&) = delete;
+  HeldState& operator=(const HeldState&) = delete;
+  /// Only when all ranks have read from it.
+  ~HeldState() {
+    if (received_.slot >= 0) link_->drop_snapshot(received_.slot);
+  }
+
+  /// Reads from the snapshots.
+  [[nodiscard]] Checkpoint checkpoint() const {
+    Manifest manifest{.world_size = static_cast<int>(saves_.size()),
+                      .step = saves_.front().step,
+                      .epoch = saves_.front().epoch,
+                      .report = saves_.front().report};
+    for (const SavedMessage& save : saves_) manifest.samples += save.samples;
+    return Checkpoint::in_memory("the snapshots of the workers", std::move(manifest), files_);
+  }
+
+ private:
+  // A file that goes from its rank to the processes that lack it.
+  struct Transfer {
+    std::string name{};
+    int from = 0;
+    std::size_t size = 0;
+    bool is_for_us = false;
+    std::size_t offset = 0;  // in what is received
+  };
+  static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
+
+  [[nodiscard]] static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] int first_rank() const { return first_ranks_[index(worker_->rank())]; }
+
+  // Every rank learns what the others have saved, and which of them are looked after by one process.
+  void tell_each_other() {
+    if (static_cast<int>(saves_.size()) != worker_->world_size()) {
+      throw Error{
+          compose("{} ranks cannot go on from the snapshots that {} have left in the memory of several processes",
+                  worker_->world_size(), saves_.size())};
+    }
+    std::int32_t first = worker_->rank();
+    while (first > 0 && link_->sees_snapshots_of(first - 1)) --first;
+    worker_->all_gather(buffer_of_value(first), buffer_of(first_ranks_));
+    const auto own = encode_saved(saves_[index(worker_->rank())]);
+    std::vector<std::int64_t> sizes(saves_.size());
+    auto size = static_cast<std::int64_t>(own.size());
+    worker_->all_gather(buffer_of_value(size), buffer_of(sizes));
+    const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+    std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+    worker_->all_gather_uneven({own.data(), own.size(), Dtype::u8}, {all.data(), all.size(), Dtype::u8, {}}, counts);
+    std::span<const std::byte> rest = all;
+    for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
+      saves_[rank] = std::get<SavedMessage>(decode_message(rest.first(counts[rank])));
+      rest = rest.subspan(counts[rank]);
+    }
+  }
+
+  void check() const {
+    const SavedMessage& first = saves_.front();
+    for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
+      const SavedMessage& save = saves_[rank];
+      if (save.step == first.step && save.report == first.report && save.attempt == first.attempt) continue;
+      throw DataError{
+          compose("the snapshots of the state do not belong together: that of rank 0 was taken after step {} and "
+                  "report {} in attempt {}, that of rank {} after step {} and report {} in attempt {}; this is a fault "
+                  "of Railyard, or memory was overwritten: start the program again, it goes on from a checkpoint",
+                  first.step, first.report, first.attempt, rank, save.step, save.report, save.attempt)};
+    }
+  }
+
+  void add_files(int rank, int slot) {
+    const SavedMessage& save = saves_[index(rank)];
+    if (save.files.empty()) return;
+    const auto bytes = link_->held_snapshot(rank, slot, save.files.back().offset + save.files.back().size);
+    for (const SavedFile& file : save.files) files_[file.name] = bytes.subspan(file.offset, file.size);
+  }
+
+  // What all ranks have each process has from its first rank. It may be other bytes than rank 0's, such as statistics
+  // of BatchNorm: a checkpoint holds rank 0's, and so do all ranks after this.
+  void fetch_what_is_missing() {
+    std::vector<Transfer> transfers = find_missing();
+    if (transfers.empty()) return;
+    std::size_t size = 0;
+    for (Transfer& one : transfers) {
+      if (!one.is_for_us) continue;
+      one.offset = (size + 63U) / 64U * 64U;
+      size = one.offset + one.size;
+    }
+    if (size > 0 && first_rank() == worker_->rank()) received_ = link_->take_snapshot(size, SnapshotKind::memory);
+    std::vector<std::byte> unwanted;
+    for (const Transfer& one : transfers) broadcast(one, unwanted);
+    std::vector<std::int32_t> slots(saves_.size());
+    worker_->all_gather(buffer_of_value(received_.slot), buffer_of(slots));  // all have received
+    if (size == 0) return;
+    const auto bytes = link_->held_snapshot(first_rank(), slots[index(first_rank())], size);
+    for (const Transfer& one : transfers) {
+      if (one.is_for_us) files_[one.name] = bytes.subspan(one.offset, one.size);
+    }
+  }
+
+  [[nodiscard]] std::vector<Transfer> find_missing() const {
+    std::map<std::string, std::map<int, std::size_t>> holders;  // of each file, with its size there
+    for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
+      for (const SavedFile& file : saves_[rank].files) {
+        if (!file.is_own) holders[file.name][static_cast<int>(rank)] = file.size;
+      }
+    }
+    const std::map<std::string, std::vector<std::int64_t>> digests = compare(holders);
+    const std::set<std::int32_t> processes{first_ranks_.begin(), first_ranks_.end()};
+    std::vector<Transfer> transfers;
+    for (const auto& [name, ranks] : holders) {
+      const auto [source, size] = *ranks.begin();
+      std::set<std::int32_t> owners{first_ranks_[index(source)]};
+      for (const auto& [rank, size_there] : ranks) {
+        const auto found = digests.find(name);
+        if (found == digests.end() || size_there != size) continue;
+        if (found->second[index(rank)] == found->second[index(source)]) owners.insert(first_ranks_[index(rank)]);
+      }
+      if (owners.size() == processes.size()) continue;
+      transfers.push_back({.name = name, .from = source, .size = size, .is_for_us = owners.count(first_rank()) == 0});
+    }
+    return transfers;
+  }
+
+  // Returns digests, by rank, of those files that several ranks have.
+  [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> compare(
+      const std::map<std::string, std::map<int, std::size_t>>& holders) const {
+    std::vector<std::string> names;
+    std::vector<std::int64_t> own;
+    for (const auto& [name, ranks] : holders) {
+      if (ranks.size() < 2) continue;
+      names.push_back(name);
+      const bool is_here = ranks.count(worker_->rank()) > 0;
+      own.push_back(is_here ? static_cast<std::int64_t>(digest_of(files_.at(name))) : 0);
+    }
+    std::map<std::string, std::vector<std::int64_t>> digests;
+    if (names.empty()) return digests;
+    std::vector<std::int64_t> all(own.size() * saves_.size());
+    worker_->all_gather(buffer_of(own), buffer_of(all));
+    for (std::size_t at = 0; at < names.size(); ++at) {
+      auto& of_file = digests[names[at]];
+      for (std::size_t rank = 0; rank < saves_.size(); ++rank) of_file.push_back(all[rank * own.size() + at]);
+    }
+    return digests;
+  }
+
+  // unwanted: for the pieces that this rank takes part in, and does not need.
+  void broadcast(const Transfer& one, std::vector<std::byte>& unwanted) {
+    const bool is_source = one.from == worker_->rank();
+    const bool receives = one.is_for_us && received_.slot >= 0;
+    if (!is_source && !receives) unwanted.resize(std::max(unwanted.size(), std::min(piece_bytes, one.size)));
+    for (std::size_t begin = 0; begin < one.size; begin += piece_bytes) {
+      std::byte* at = unwanted.data();
+      if (receives) at = received_.bytes.data() + one.offset + begin;
+      if (is_source) at = const_cast<std::byte*>(files_.at(one.name).data()) + begin;  // there it is only read
+      worker_->broadcast({at, std::min(piece_bytes, one.size - begin), Dtype::u8, {}}, one.from);
+    }
+  }
+
+  Worker* worker_;
+  WorkerLink* link_;
+  std::vector<SavedMessage> saves_;        // by rank
+  std::vector<std::int32_t> first_ranks_;  // of the process of each rank
+  std::map<std::string, std::span<const std::byte>> files_{};
+  Snapshot received_{};  // for all ranks of the process, if this is the first of them
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -24331,8 +24529,9 @@ class TrainState {
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
     if (!held.empty() && worker_->has_saved_) return;  // they are an earlier TrainState's by now
-    const Checkpoint checkpoint =
-        held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
+    std::optional<detail::HeldState> memory;
+    if (!held.empty()) memory.emplace(*worker_, worker_->link(), held);
+    const Checkpoint checkpoint = memory ? memory->checkpoint() : Checkpoint::open(path);
     std::string missing;
     worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
     const auto begin = Clock::now();
@@ -24491,9 +24690,13 @@ class TrainState {
     std::vector<NamedState> states;
     for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
     for (NamedState& one : worker_->preprocessors_.states()) states.push_back(std::move(one));
-    std::vector<FileImage> images = file_images(states, worker_->rank());
+    // Where several processes look after the workers, each is to have what all ranks have.
+    const bool is_first = worker_->rank() == 0 || !worker_->link().sees_snapshots_of(worker_->rank() - 1);
+    std::vector<FileImage> images =
+        file_images(states, worker_->rank(), worker_->rank() == 0 || (may_lack_room && is_first));
     for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
-    detail::SavedMessage save{.step = worker_->steps(),
+    detail::SavedMessage save{.attempt = worker_->attempt(),
+                              .step = worker_->steps(),
                               .samples = worker_->page().samples.load(std::memory_order_relaxed),
                               .epoch = next_epoch(),
                               .report = worker_->num_reports_ - 1,
@@ -24504,6 +24707,7 @@ class TrainState {
     const std::uint64_t size = detail::place_files(save, images);
     if (may_lack_room && part_bytes_ == 0) {
       part_bytes_ = agreed_size(size);
+      agree_on_room();
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
     if (may_lack_room) part_bytes_ = std::max(part_bytes_, size);
@@ -24537,13 +24741,34 @@ class TrainState {
     return static_cast<std::uint64_t>(largest);
   }
 
+  // Why copies would not leave enough memory of this host for all else; empty if they do. Where other processes of the
+  // host look after workers as well, they are taken to have as much memory for copies as this one has.
+  [[nodiscard]] std::string lack_of_room() const {
+    int num_own = 0;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) num_own += worker_->link().sees_snapshots_of(rank) ? 1 : 0;
+    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
+    const auto num_local = static_cast<std::size_t>(worker_->local_world_size());
+    return detail::lack_of_room(part_bytes_, worker_->local_world_size(),
+                                there * num_local / static_cast<std::size_t>(num_own), worker_->context().has_restarts,
+                                detail::memory_free());
+  }
+
+  // Before the first copy, where several processes look after the workers: rank 0 knows only of its own host.
+  void agree_on_room() {
+    if (worker_->link().sees_snapshots_of(0) && worker_->link().sees_snapshots_of(worker_->world_size() - 1)) return;
+    const std::string lack = lack_of_room();
+    std::int32_t lacks_anywhere = lack.empty() ? 0 : 1;
+    worker_->do_all_reduce(buffer_of_value(lacks_anywhere), ReduceOp::max);
+    if (lacks_anywhere == 0) return;
+    if (!lack.empty() && worker_->local_rank() == 0) warn_of_room(detail::compose("{}: {}", worker_->host(), lack));
+    pace_.end_copies();
+  }
+
   // Whether copies leave enough memory for all else. Rank 0 says so for all: where one alone made none, those of the
   // others would take their time, and none would be whole.
   [[nodiscard]] bool has_room() {
     if (part_bytes_ <= checked_bytes_) return true;
-    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
-    const auto lack = detail::lack_of_room(part_bytes_, worker_->local_world_size(), there,
-                                           worker_->context().has_restarts, detail::memory_free());
+    const std::string lack = lack_of_room();
     checked_bytes_ = part_bytes_;
     if (lack.empty()) return true;
     warn_of_room(lack);
@@ -27277,6 +27502,13 @@ namespace detail {
   return folder.newest_whole(told);
 }
 
+/// Returns where each rank's part of a state is.
+[[nodiscard]] inline std::vector<std::uint8_t> slots_of(const std::vector<SavedMessage>& saves) {
+  std::vector<std::uint8_t> slots;
+  for (const SavedMessage& save : saves) slots.push_back(static_cast<std::uint8_t>(save.slot));
+  return slots;
+}
+
 /// Is what a run leaves of checkpoints to its Result.
 struct LeftCheckpoints {
   std::optional<Checkpoint> newest{};
@@ -27395,18 +27627,28 @@ class RunCheckpoints {
   }
 
   /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
-  /// when no worker is left: the next ones find it there, even if it has been written meanwhile. A group whose workers
-  /// do not see each other's snapshots has none; and files that the user has added are found in a checkpoint only.
+  /// when no worker is left. Files that the user has added are found in a checkpoint only.
   [[nodiscard]] std::vector<SavedMessage> newest_in_memory() {
-    if (!group_->shares_snapshots()) return {};
     auto copy = newest_copy();
     return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
   }
+  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise. is_resize:
+  /// there may be more or fewer of them.
+  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool is_resize) {
+    if (copy.empty() || group_->shares_snapshots()) return copy;
+    return !is_resize && group_->keeps_snapshots(slots_of(copy)) ? copy : std::vector<SavedMessage>{};
+  }
+  /// Whether so many workers find it there as they would have when it was decided to go on from it.
+  [[nodiscard]] bool still_keeps(const std::vector<std::uint8_t>& slots, int world_size) {
+    if (group_->shares_snapshots()) return true;
+    return world_size == static_cast<int>(slots.size()) && group_->keeps_snapshots(slots);
+  }
 
-  /// Makes a checkpoint of that copy, if there is one, which can no more be gone on from without reading.
+  /// Makes a checkpoint of the newest copy, if there is one, which can no more be gone on from without reading. What is
+  /// lost with another process is not to be had any more.
   void write_newest_copy(int attempt) {
     if (const auto copy = newest_copy(); !copy.empty()) {
-      submit(copy, {}, attempt);
+      is_reachable(copy) ? submit(copy, {}, attempt) : release(copy);
       held_.clear();
     }
   }
@@ -27419,10 +27661,17 @@ class RunCheckpoints {
     num_of_attempt_ = 0;
   }
 
-  /// The workers go on from that checkpoint, or from the beginning.
-  void go_back_to(const std::optional<Checkpoint>& checkpoint) {
-    written_ = checkpoint ? Place{checkpoint->manifest().step, checkpoint->manifest().report} : Place{0, -1};
+  /// Returns the newest checkpoint that is whole, from which the workers go on; nothing if there has been none, so that
+  /// they begin at the beginning. Only while nothing is being written. Throws: Error if they may not.
+  [[nodiscard]] std::optional<Checkpoint> go_back(bool began_with_checkpoint) {
+    std::vector<std::string> problems;
+    auto newest = writer_.folder().newest_whole(problems);
+    if (!newest && !problems.empty()) throw Error{problems.front()};
+    if (!newest && (began_with_checkpoint || num_written_ > 0)) throw Error{"all that were there are gone"};
+    written_ = newest ? Place{newest->manifest().step, newest->manifest().report} : Place{0, -1};
     saved_ = written_;
+    release(std::exchange(held_, {}));  // what is trained anew makes copies of its own
+    return newest;
   }
 
   /// The folder; only while nothing is being written, as what is below.
@@ -27441,6 +27690,17 @@ class RunCheckpoints {
       return std::any_of(save.files.begin(), save.files.end(),
                          [](const SavedFile& file) { return file.name.starts_with(user_folder); });
     });
+  }
+  // Of a file that several ranks have copied, the first one's counts.
+  [[nodiscard]] bool is_reachable(const std::vector<SavedMessage>& saves) const {
+    std::set<std::string_view> names;
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+      const bool is_there = group_->has_snapshots_of(static_cast<int>(rank));
+      for (const SavedFile& file : saves[rank].files) {
+        if (names.insert(file.name).second && !is_there) return false;
+      }
+    }
+    return true;
   }
   [[nodiscard]] static CheckpointFolder folder_of(const RunInfo& info, const RunLease& lease) {
     CheckpointFolder folder{info.path / "checkpoints", lease.generation()};
@@ -27515,11 +27775,13 @@ class RunCheckpoints {
 
   [[nodiscard]] SaveJob job_of(const std::vector<SavedMessage>& saves, const Manifest& manifest) {
     SaveJob job{.manifest = manifest};
+    std::set<std::string_view> names;
     for (std::size_t at = 0; at < saves.size(); ++at) {
       const int rank = static_cast<int>(at);
       const SavedMessage& save = saves[at];
       job.slots.push_back({.rank = rank, .slot = save.slot});
       for (const SavedFile& file : save.files) {
+        if (!names.insert(file.name).second) continue;  // of another process, which has a copy of its own
         job.parts.push_back(
             {.name = file.name, .rank = rank, .slot = save.slot, .offset = file.offset, .size = file.size});
       }
@@ -28246,8 +28508,7 @@ class Supervision {
 
   void go_on_from(const std::vector<SavedMessage>& copy) {
     briefing_.checkpoint = "memory";
-    briefing_.slots.clear();
-    for (const SavedMessage& save : copy) briefing_.slots.push_back(static_cast<std::uint8_t>(save.slot));
+    briefing_.slots = slots_of(copy);
     begin_step_ = copy.front().step;
     log_.complain(history_.go_back(copy.front().report + 1));
   }
@@ -28264,8 +28525,8 @@ class Supervision {
     if (const auto& failure = controller_.failure()) {
       attempt.error = error_text(*failure);
       attempt.failed_rank = failure->rank;
-      const bool is_of_rank = failure->rank >= 0;  // others may have gone further before they learnt of it
-      failed_step_ = is_of_rank ? steps_of(failure->rank) : attempt.end_step;
+      // Others may have gone further before they learnt of it.
+      failed_step_ = failure->rank >= 0 ? steps_of(failure->rank) : attempt.end_step;
     }
     attempts_.push_back(std::move(attempt));
     checkpoints_->end_attempt();
@@ -28316,13 +28577,13 @@ class Supervision {
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
-      if (!delay || !go_on_from_newest()) return false;
+      if (!delay || !go_on_from_newest(is_resize)) return false;
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
         log_.tell_of(attempts_);
         log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(), briefing_.checkpoint, begin_step_);
       }
-      if (!pause(*delay) || !find_room()) return false;
+      if (!pause(*delay) || !find_room() || !finds_its_place()) return false;
       if (start_again(renew)) {
         tell_of_resize(former);
         return true;
@@ -28366,31 +28627,33 @@ class Supervision {
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
-  [[nodiscard]] bool go_on_from_newest() {
+  [[nodiscard]] bool go_on_from_newest(bool is_resize) {
     if (look_for_taker(true)) return false;
-    if (!group_->shares_snapshots()) checkpoints_->write_newest_copy(briefing_.attempt);
-    auto copy = checkpoints_->newest_in_memory();
+    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), is_resize);
     if (copy.empty() || group_->forks_to_restart()) {
+      if (copy.empty()) checkpoints_->write_newest_copy(briefing_.attempt);
       settle();
-      copy = checkpoints_->newest_copy();  // also where a newer checkpoint could not be written
+      copy = checkpoints_->kept(checkpoints_->newest_copy(), is_resize);  // a newer checkpoint may have failed
     }
     if (!copy.empty()) {
       go_on_from(copy);
       return true;
     }
     try {
-      std::vector<std::string> problems;
-      const auto newest = checkpoints_->folder().newest_whole(problems);
-      if (!newest && !problems.empty()) throw Error{problems.front()};
-      if (!newest && (began_with_checkpoint_ || checkpoints_->num_written() > 0))
-        throw Error{"all that were there are gone"};
-      go_on_from(newest);
-      checkpoints_->go_back_to(newest);
+      go_on_from(checkpoints_->go_back(began_with_checkpoint_));
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
       return false;
     }
+  }
+
+  // A process may have been lost, or come back, since it was decided where to go on.
+  [[nodiscard]] bool finds_its_place() {
+    if (briefing_.slots.empty() || checkpoints_->still_keeps(briefing_.slots, info_.world_size)) return true;
+    if (!go_on_from_newest(true)) return false;
+    attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+    return true;
   }
 
   // Returns false if the run was interrupted meanwhile.
@@ -28429,7 +28692,7 @@ class Supervision {
         return true;
       } catch (const std::exception& error) {
         const std::string what = compose("the workers could not be started again: {}", error.what());
-        if (size_.shrink(info_.world_size) && find_room()) {
+        if (size_.shrink(info_.world_size) && find_room() && finds_its_place()) {
           log_.print(what);
           continue;
         }
@@ -29814,14 +30077,12 @@ class Trainer<B, S> {
     if (before.has_succeeded) return detail::recorded_result(place, run, std::move(before));
     if (before.world_size == 0) detail::write_run(info, run, true);
     detail::Leadership leadership{.inherited = std::move(inherited)};
-    bool is_many = false;
     if constexpr (JoiningScaling<S>) {
-      is_many = scaling.num_processes() > 1;
       leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
       scaling.tell(detail::encode_begin({.name = info.name, .path = info.path, .lease = lease.id()}));
     }
 
-    const RunContext context = context_of(info.name, info.path, is_many);
+    const RunContext context = context_of(info.name, info.path);
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
     const auto renew = [&](int num_workers) {
       copies.clear();
@@ -29869,7 +30130,7 @@ class Trainer<B, S> {
   }
 
   [[nodiscard]] WorkerBody body_of(const detail::BegunRun& begun) {
-    return [this, context = context_of(begun.name, begun.path, true)](WorkerLink& link) {
+    return [this, context = context_of(begun.name, begun.path)](WorkerLink& link) {
       run_worker(link, context, *function_);
     };
   }
@@ -29898,8 +30159,7 @@ class Trainer<B, S> {
     });
   }
 
-  // is_many: several processes make the workers, and none sees the memory of all others.
-  [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path, bool is_many) const {
+  [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path) const {
     return {.name = std::move(name),
             .path = std::move(path),
             .seed = run_.seed,
@@ -29908,7 +30168,7 @@ class Trainer<B, S> {
             .checkpoint_every_steps = run_.checkpoint.every_steps,
             .checkpoint_interval = run_.checkpoint.interval,
             .is_elastic = scaling_.num_workers.is_elastic(),
-            .memory_percent = is_many ? 0 : run_.failure.memory_percent,
+            .memory_percent = run_.failure.memory_percent,
             .has_restarts = run_.failure.max_failures != 0,
             .waits_for_checkpoints = run_.checkpoint.synchronous,
             .accept_changes = run_.accept_changes,
@@ -36211,8 +36471,9 @@ class AgentRequest {
                                                   std::size_t size_bytes) {
       if (is_given_up.load()) throw Error{"this process is about to end, or is not waited for"};
       ++num_reads;
-      if (memory == nullptr || rank < 0 || rank >= memory->num_workers()) throw Error{"no such worker is here"};
-      return memory->snapshot(rank, slot, begin + size_bytes).subspan(begin);
+      // As many as there can be: a restart meanwhile counts those that there are anew.
+      if (memory == nullptr || rank < 0 || rank >= memory->capacity()) throw Error{"no such worker is here"};
+      return memory->filled_snapshot(rank, slot, begin + size_bytes).subspan(begin);
     }
 
     template <class Handle>
@@ -36260,6 +36521,8 @@ enum class Order : std::uint8_t {
   hold = 10,     ///< rank and slot of a snapshot
   release = 11,  ///< likewise
   request = 12,  ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
+  give_up = 13,  ///< the number of a request whose answer is not waited for any longer
+  keeps = 14,    ///< a number, and SlotOrders: whether workers that are started again find them; answered likewise
   alive = 20,    ///< nothing: a sign of life
   note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
@@ -36273,8 +36536,8 @@ enum class News : std::uint8_t {
   stacks = 68,        ///< one text for each worker
   fetched = 69,       ///< the number of the order, and so many bytes
   not_fetched = 70,   ///< the number of the order, and why
-  answered = 71,      ///< the number of the request, and the answer
-  not_answered = 72,  ///< the number of the request, and why
+  answered = 71,      ///< the number of the request or question, and the answer
+  not_answered = 72,  ///< the number of the request or question, and why
   progress = 73,      ///< the number of the request, whose handler has read from a snapshot
 };
 
@@ -36288,6 +36551,8 @@ struct GroupLayout {
   std::int32_t local_size = 1;  ///< workers of this host
   std::int32_t node = 0;
   std::int32_t num_nodes = 1;
+
+  friend bool operator==(const GroupLayout&, const GroupLayout&) noexcept = default;
 };
 
 /// Puts the layout before the briefing: a worker learns of both in one piece.
@@ -37991,6 +38256,11 @@ class Agent {
       case Order::note:
         noted_ = frame.text();
         return;
+      case Order::give_up:
+        if (request_ && request_->number() == WireReader{frame.payload}.take<std::uint64_t>()) end_request();
+        return;
+      case Order::keeps:
+        return tell_what_is_kept(frame.payload);
       default:
         if (local_) command(static_cast<Order>(frame.type), frame);
     }
@@ -38022,7 +38292,6 @@ class Agent {
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
     parts_ = order.parts;
-    end_request();  // that the leader has given up
     try {
       // Those of a start in which another process has had no part.
       end_workers(local_.get(), num_alive_, [this](const GroupEvent& event) {
@@ -38077,7 +38346,29 @@ class Agent {
 
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin, std::size_t size_bytes) {
     if (!local_ || rank < 0 || rank >= num_workers_) throw Error{"no such worker is here"};
-    return local_->snapshot(rank, slot, begin, size_bytes);
+    return local_->memory()->filled_snapshot(rank, slot, begin + size_bytes).subspan(begin);
+  }
+
+  void tell_what_is_kept(std::span<const std::byte> payload) {
+    WireReader reader{payload};
+    const auto number = reader.take<std::uint64_t>();
+    std::string lack = lack_of_memory();
+    while (lack.empty() && !reader.is_empty()) {
+      const auto of = reader.take<SlotOrder>();
+      if (of.rank < 0 || of.rank >= num_workers_ || of.slot < 0 || of.slot >= num_snapshot_slots ||
+          local_->memory()->owner(of.rank, of.slot).load() != SnapshotOwners::supervisor) {
+        lack = compose("snapshot {} of rank {} of this process is not held", of.slot, of.rank);
+      }
+    }
+    say(lack.empty() ? News::answered : News::not_answered, {std::as_bytes(std::span{&number, 1}), text_bytes(lack)});
+  }
+  // Why the next workers will not have the memory of those before; empty if they will.
+  [[nodiscard]] std::string lack_of_memory() const {
+    if (!local_) return "this process has made no workers";
+    if (is_memory_read_) return "a request that was given up may read from their memory yet";
+    const bool is_busy = request_ && !request_->is_over();
+    if (is_busy && local_->forks_to_restart()) return "this process has to be forked, and answers a request";
+    return {};
   }
 
   // On a thread of its own: this one goes on to be heard of.
@@ -38312,17 +38603,18 @@ class AgentLines {
                 peer(process), bytes.size(), size_bytes)};
   }
 
-  /// Sends a request, and returns its number. The answer has to be awaited.
-  [[nodiscard]] std::uint64_t send_request(int process, std::span<const std::byte> request) {
+  /// Sends a request, or another order that is answered likewise, and returns its number. The answer has to be awaited.
+  [[nodiscard]] std::uint64_t send_request(int process, std::span<const std::byte> request,
+                                           Order order = Order::request) {
     const std::uint64_t number = expect(process, 1);
     WireWriter writer;
     writer.put(number);
     writer.put_rest(request);
-    post(process, Order::request, writer.bytes());
+    post(process, order, writer.bytes());
     return number;
   }
   /// Throws: Error if the process is lost, or does not answer as it was asked to; it begins with `what`, then.
-  /// LateAnswerError if it is heard of, but makes no progress.
+  /// LateAnswerError if it is heard of, but makes no progress; it is told that nobody waits any longer.
   [[nodiscard]] std::vector<std::byte> await_answer(std::uint64_t number, std::string_view what) {
     std::unique_lock lock{mutex_};
     Answer& expected = answers_.at(number);
@@ -38336,8 +38628,11 @@ class AgentLines {
     if (answer.complaint) throw Error{*answer.complaint};
     if (answer.is_over()) return std::move(answer.bytes);
     if (from.loss.empty() && from.num_losses == answer.num_losses) {
-      throw LateAnswerError{
+      const LateAnswerError error{
           compose("{}: {} has made no progress for {}", what, from.peer, Deadline::after(answer_limit_).budget_text())};
+      lock.unlock();
+      post(answer.process, Order::give_up, std::as_bytes(std::span{&number, 1}));
+      throw error;
     }
     throw Error{compose("{}: {}", what, from.loss.empty() ? from.peer : from.loss)};
   }
@@ -38346,6 +38641,11 @@ class AgentLines {
   [[nodiscard]] std::string loss(int process) const {
     const std::lock_guard lock{mutex_};
     return line(process).loss;
+  }
+  /// How often it has been lost.
+  [[nodiscard]] int num_losses(int process) const {
+    const std::lock_guard lock{mutex_};
+    return line(process).num_losses;
   }
   [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(lines_.size()) + 1; }
 
@@ -40607,12 +40907,12 @@ class LaunchedGroup final : public WorkerGroup {
       layouts_ = lay_out(deal(present_workers(), plan.num_workers), members.hosts);
       if (world_size() < plan.num_workers) throw HostLostError{compose("start: {}", losses)};
     }
-    for (GroupLayout& one : layouts_) one.generation = generation;
+    generation_ = generation;
     signals_.resize(layouts_.size());
     begin();
     const GroupPlan own{.num_workers = layouts_.front().num_workers,
                         .silence_limit = plan.silence_limit,
-                        .briefing = brief(layouts_.front(), plan.briefing),
+                        .briefing = brief(sent_layout(0), plan.briefing),
                         .most_workers = members.workers.front(),
                         .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
@@ -40709,6 +41009,35 @@ class LaunchedGroup final : public WorkerGroup {
     order(process, Order::release, {own_rank, slot});
   }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
+  /// All processes are asked at once.
+  [[nodiscard]] bool keeps_snapshots(std::span<const std::uint8_t> slots) override {
+    if (slots.size() != index(world_size()) || next_layouts(world_size()) != layouts_) return false;
+    std::vector<std::uint64_t> questions;
+    bool are_kept = true;
+    for (int process = 1; process < num_processes(); ++process) {
+      const GroupLayout& own = layout(process);
+      if (own.num_workers == 0) continue;
+      WireWriter writer;
+      for (int rank = 0; rank < own.num_workers; ++rank) {
+        writer.put(SlotOrder{.rank = rank, .slot = slots[index(own.first_rank + rank)]});
+      }
+      are_kept = are_kept && has_snapshots_of(own.first_rank);
+      questions.push_back(lines_->send_request(process, writer.bytes(), Order::keeps));
+    }
+    for (const std::uint64_t question : questions) {
+      try {
+        static_cast<void>(lines_->await_answer(question, "it is not known whether snapshots are kept"));
+      } catch (const Error&) {  // then the run goes on from a checkpoint
+        are_kept = false;
+      }
+    }
+    return are_kept;
+  }
+  [[nodiscard]] bool has_snapshots_of(int rank) const override {
+    const int process = place_of(rank).process;
+    return process == 0 ||
+           (lines_->loss(process).empty() && lines_->num_losses(process) == num_losses_[index(process)]);
+  }
   [[nodiscard]] int process_of(int rank) const override { return place_of(rank).process; }
   [[nodiscard]] std::function<std::vector<std::byte>()> send_request(int process,
                                                                      std::span<const std::byte> request) override {
@@ -40720,7 +41049,7 @@ class LaunchedGroup final : public WorkerGroup {
   /// With fewer workers than before, or without processes that are lost, or with ones that have come back.
   void restart(int num_workers, std::string_view briefing) override {
     end_local();
-    std::vector<int> workers = present_workers();
+    const std::vector<int> workers = present_workers();
     const int room = std::accumulate(workers.begin(), workers.end(), 0);
     const std::string losses = losses_of([](int) { return true; });
     if (num_workers > room && !losses.empty()) {
@@ -40729,11 +41058,11 @@ class LaunchedGroup final : public WorkerGroup {
     if (num_workers > room) {
       throw Error{compose("the processes make {} workers together, and {} were asked for", room, num_workers)};
     }
-    const std::uint32_t generation = layouts_.front().generation + 1;
-    layouts_ = lay_out(deal(std::move(workers), num_workers), members_->hosts);
-    for (GroupLayout& one : layouts_) one.generation = generation;
+    // Where nothing changes, snapshots may still be read by another thread, which looks up whose they are.
+    if (auto next = lay_out(deal(workers, num_workers), members_->hosts); next != layouts_) layouts_ = std::move(next);
+    ++generation_;
     begin();
-    local_->restart(layouts_.front().num_workers, brief(layouts_.front(), briefing));
+    local_->restart(layouts_.front().num_workers, brief(sent_layout(0), briefing));
     num_local_alive_ = layouts_.front().num_workers;
     order_start(briefing);
   }
@@ -40751,6 +41080,17 @@ class LaunchedGroup final : public WorkerGroup {
 
   static std::size_t index(int number) noexcept { return static_cast<std::size_t>(number); }
   [[nodiscard]] const GroupLayout& layout(int process) const { return layouts_[index(process)]; }
+  [[nodiscard]] GroupLayout sent_layout(int process) const {
+    GroupLayout one = layout(process);
+    one.generation = generation_;
+    return one;
+  }
+  // Those that a restart would make; none if there is no room.
+  [[nodiscard]] std::vector<GroupLayout> next_layouts(int num_workers) const {
+    std::vector<int> workers = present_workers();
+    if (std::accumulate(workers.begin(), workers.end(), 0) < num_workers) return {};
+    return lay_out(deal(std::move(workers), num_workers), members_->hosts);
+  }
   [[nodiscard]] int world_size() const noexcept { return layouts_.front().world_size; }
   [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(layouts_.size()); }
 
@@ -40778,10 +41118,13 @@ class LaunchedGroup final : public WorkerGroup {
     std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
     members_->has_part.clear();
     for (const GroupLayout& one : layouts_) members_->has_part.push_back(one.num_workers > 0);
+    num_losses_.assign(layouts_.size(), 0);
+    for (int process = 1; process < num_processes(); ++process)
+      num_losses_[index(process)] = lines_->num_losses(process);
     lines_->forget_pages();
     while (pages_.size() < index(world_size())) pages_.push_back(std::make_unique<WorkerPage>());
     for (auto& page : pages_) PageValues{}.show_on(*page);
-    renew_(layouts_.front().generation);
+    renew_(generation_);
   }
 
   // Why processes are lost, of those that counts() takes.
@@ -40811,7 +41154,7 @@ class LaunchedGroup final : public WorkerGroup {
         lines_->post(process, Order::kill);  // what a start has left that was given up
         continue;
       }
-      const StartOrder order{.layout = layout(process),
+      const StartOrder order{.layout = sent_layout(process),
                              .silence_limit_ns = silence_limit_.count(),
                              .briefing = std::string{briefing},
                              .parts = parts_text(members_->has_part)};
@@ -40835,7 +41178,7 @@ class LaunchedGroup final : public WorkerGroup {
     const auto news = static_cast<News>(item.frame.type);
     if (news == News::started || news == News::refused) {
       WireReader reader{item.frame.payload};
-      if (reader.take<std::uint32_t>() != layouts_.front().generation) return;  // of a start that was given up
+      if (reader.take<std::uint32_t>() != generation_) return;  // of a start that was given up
       is_awaited[index(item.process)] = false;
       if (news == News::started) return;
       const bool is_setting = reader.take<std::uint8_t>() != 0;
@@ -40911,7 +41254,8 @@ class LaunchedGroup final : public WorkerGroup {
   }
 
   LaunchedMembers* members_;
-  std::vector<GroupLayout> layouts_{};
+  std::vector<GroupLayout> layouts_{};  // without the generation, so that those of two starts may be the same
+  std::uint32_t generation_ = 0;
   AgentLines* lines_;
   Renew renew_;
   std::chrono::nanoseconds silence_limit_;
@@ -40919,7 +41263,8 @@ class LaunchedGroup final : public WorkerGroup {
   std::vector<std::unique_ptr<WorkerPage>> pages_{};  // of all ranks; those of this process's stay unused
   std::deque<GroupEvent> events_{};
   std::vector<bool> has_exited_{};
-  std::vector<int> signals_{};  // how many each process has seen
+  std::vector<int> signals_{};     // how many each process has seen
+  std::vector<int> num_losses_{};  // of each process, when workers were started last
   int num_exited_ = 0;
   int num_local_alive_ = 0;
   std::vector<std::byte> fetched_{};  // of another process's snapshot, last
@@ -41941,6 +42286,9 @@ class LaunchedLink final : public WorkerLink {
   void await_snapshot(int slot) override { own_->await_snapshot(slot); }
   [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
     return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
+  }
+  [[nodiscard]] bool sees_snapshots_of(int rank) const noexcept override {
+    return rank >= first_rank_ && rank - first_rank_ < own_->world().size;
   }
 
   void post(std::span<const std::byte> message) override { own_->post(message); }

@@ -1901,6 +1901,8 @@ class WorkerLink {
   /// Returns what a rank of an earlier start has put into a snapshot that the supervisor holds, at least so much of it.
   /// Valid until the next call for the same snapshot.
   [[nodiscard]] virtual std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Whether that finds snapshots of the rank: where several processes look after workers, each has those of its own.
+  [[nodiscard]] virtual bool sees_snapshots_of([[maybe_unused]] int rank) const noexcept { return true; }
 
   /// Hands a message to the supervisor: in order, in about a microsecond, and not lost if this worker dies right after.
   /// Waits only while the supervisor is megabytes behind. Throws: ConfigError if the message is larger than 1 MiB.
@@ -2050,6 +2052,13 @@ class WorkerGroup {
 
   /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
   [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
+  /// Whether as many workers as before, started again, find these snapshots, which the supervisor holds of each rank:
+  /// every worker those of the ranks of its own process at least. Only after one ExitEvent per rank.
+  [[nodiscard]] virtual bool keeps_snapshots([[maybe_unused]] std::span<const std::uint8_t> slots) {
+    return shares_snapshots();
+  }
+  /// Whether the process that looks after the rank is the one that has done so since the last start.
+  [[nodiscard]] virtual bool has_snapshots_of([[maybe_unused]] int rank) const { return true; }
 
   /// Starts workers anew, at most as many as at first, each with a new page and none of the messages and keys of
   /// before. Only after one ExitEvent per rank. Throws: as Scaling::start.
@@ -3778,6 +3787,7 @@ struct FileImage {
   /// Writes the file's bytes to memory of `size` bytes. To be called only while what the states were taken from is as
   /// it was.
   std::function<void(std::byte* to)> fill{};
+  bool is_own = false;  ///< only this rank needs it
 };
 
 /// Is the state of a part of the training, by the name of the part.
@@ -3846,10 +3856,15 @@ template <class Wanted>
 
 }  // namespace detail
 
-/// Returns the files that this rank has to write: rank 0 what all ranks have, each rank its pieces of tensors and the
-/// parts that are its own.
+/// Returns the files of this rank: its pieces of tensors, the parts that are its own, and what all ranks have, if it is
+/// to have that.
 /// Throws: ConfigError that names the part if a name is taken twice or cannot be the name of a file.
-[[nodiscard]] std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank);
+[[nodiscard]] std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank, bool has_common);
+
+/// Returns the files that this rank has to write: what all ranks have is rank 0's to write.
+[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
+  return file_images(parts, rank, rank == 0);
+}
 
 }  // namespace railyard::inline v0_1
 
@@ -12865,6 +12880,8 @@ class GroupMemory {
   [[nodiscard]] std::string_view briefing() const noexcept { return {group().briefing, group().briefing_size}; }
   /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes);
+  /// The same for the supervisor, who reads it. Throws: Error if the snapshot is nobody's, as in memory that is new.
+  [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes);
   /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
   [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept;
   [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept {
@@ -14238,11 +14255,11 @@ struct FailureConfig {
   std::chrono::nanoseconds backoff{0};
   std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
   /// How much of the time of training goes into copies of the TrainState to memory that outlives the workers, in
-  /// percent: a restart on this host goes on from the last one, which loses a few steps only, and so does the next
+  /// percent: a restart goes on from the last one, which loses a few steps only, and so does the next
   /// program where this one is told to end and no step does. Where no failure is survived, that is all that they are
   /// for: there is one in ten seconds at most (at one percent), and none while a checkpoint is as new. Each worker
-  /// keeps two copies of its part. 0: none; nor are there any where memory is short, which Result::warnings() tell,
-  /// where a TrainState has files, or under Launched with several processes.
+  /// keeps two copies of its part; under Launched, each process two of what all ranks have alike. 0: none; nor are
+  /// there any where memory is short on some host, which Result::warnings() tell, or where a TrainState has files.
   double memory_percent = 1;
 };
 
@@ -14937,11 +14954,13 @@ struct SavedFile {
   std::string name{};
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
+  bool is_own = false;  ///< only this rank needs it
 };
 /// A snapshot holds the rank's part of a checkpoint.
 struct SavedMessage {
   static constexpr std::int32_t no_slot = -1;
   std::int32_t slot = 0;  ///< no_slot: it is a copy that the rank has found no memory for
+  std::int32_t attempt = 0;
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
   std::int64_t epoch = 0;
@@ -15107,8 +15126,8 @@ class Worker {
   /// run has ended.
   void warn(const std::string& text) { link_->post(detail::encode_warning(text)); }
 
-  /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if
-  /// it begins at the beginning. Where there is a TrainState, it has put everything back.
+  /// The directory of the checkpoint that this attempt goes on from, "memory" if it is that of the processes that make
+  /// workers, empty if it begins at the beginning. Where there is a TrainState, it has put everything back.
   [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
   /// Whether the run may go on with another number of workers.
   [[nodiscard]] bool is_elastic() const noexcept { return context_->is_elastic; }
@@ -15714,7 +15733,8 @@ void note_options(std::string_view part, const NamedValues& state, NamedValues& 
 // ---- railyard/train/detail/held_state.hpp
 // How a rank's part of the state lies in a snapshot, and how a later start finds it there. Train room.
 //
-// The snapshot begins with the size of the message that tells of it, and that message; the files follow.
+// The snapshot begins with the size of the message that tells of it, and that message; the files follow. Where several
+// processes look after the workers, each has the snapshots of its own: what others lack goes from rank to rank.
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -15728,8 +15748,62 @@ void write_head(std::span<std::byte> snapshot, std::span<const std::byte> messag
 /// Returns the message of a snapshot that a rank of an earlier start has written.
 [[nodiscard]] SavedMessage read_head(WorkerLink& link, int rank, int slot);
 
-/// Returns what all ranks of an earlier start have put into their snapshots as one checkpoint, which reads from there.
-[[nodiscard]] Checkpoint open_held_state(WorkerLink& link, const std::vector<std::uint8_t>& slots);
+/// Is what all ranks of an earlier start have put into their snapshots as one state. All ranks make it together.
+class HeldState {
+ public:
+  /// slots: of each rank. Throws: DataError if the snapshots are damaged, or do not belong together.
+  HeldState(Worker& worker, WorkerLink& link, const std::vector<std::uint8_t>& slots);
+  HeldState(const HeldState&) = delete;
+  HeldState& operator=(const HeldState&) = delete;
+  /// Only when all ranks have read from it.
+  ~HeldState() {
+    if (received_.slot >= 0) link_->drop_snapshot(received_.slot);
+  }
+
+  /// Reads from the snapshots.
+  [[nodiscard]] Checkpoint checkpoint() const;
+
+ private:
+  // A file that goes from its rank to the processes that lack it.
+  struct Transfer {
+    std::string name{};
+    int from = 0;
+    std::size_t size = 0;
+    bool is_for_us = false;
+    std::size_t offset = 0;  // in what is received
+  };
+  static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
+
+  [[nodiscard]] static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] int first_rank() const { return first_ranks_[index(worker_->rank())]; }
+
+  // Every rank learns what the others have saved, and which of them are looked after by one process.
+  void tell_each_other();
+
+  void check() const;
+
+  void add_files(int rank, int slot);
+
+  // What all ranks have each process has from its first rank. It may be other bytes than rank 0's, such as statistics
+  // of BatchNorm: a checkpoint holds rank 0's, and so do all ranks after this.
+  void fetch_what_is_missing();
+
+  [[nodiscard]] std::vector<Transfer> find_missing() const;
+
+  // Returns digests, by rank, of those files that several ranks have.
+  [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> compare(
+      const std::map<std::string, std::map<int, std::size_t>>& holders) const;
+
+  // unwanted: for the pieces that this rank takes part in, and does not need.
+  void broadcast(const Transfer& one, std::vector<std::byte>& unwanted);
+
+  Worker* worker_;
+  WorkerLink* link_;
+  std::vector<SavedMessage> saves_;        // by rank
+  std::vector<std::int32_t> first_ranks_;  // of the process of each rank
+  std::map<std::string, std::span<const std::byte>> files_{};
+  Snapshot received_{};  // for all ranks of the process, if this is the first of them
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -15960,6 +16034,13 @@ class TrainState {
 
   // The largest of all ranks' parts.
   [[nodiscard]] std::uint64_t agreed_size(std::uint64_t size);
+
+  // Why copies would not leave enough memory of this host for all else; empty if they do. Where other processes of the
+  // host look after workers as well, they are taken to have as much memory for copies as this one has.
+  [[nodiscard]] std::string lack_of_room() const;
+
+  // Before the first copy, where several processes look after the workers: rank 0 knows only of its own host.
+  void agree_on_room();
 
   // Whether copies leave enough memory for all else. Rank 0 says so for all: where one alone made none, those of the
   // others would take their time, and none would be whole.
@@ -17463,6 +17544,9 @@ namespace detail {
 /// Returns the newest checkpoint that is whole, where problems have been told of already.
 [[nodiscard]] std::optional<Checkpoint> newest_of(const CheckpointFolder& folder);
 
+/// Returns where each rank's part of a state is.
+[[nodiscard]] std::vector<std::uint8_t> slots_of(const std::vector<SavedMessage>& saves);
+
 /// Is what a run leaves of checkpoints to its Result.
 struct LeftCheckpoints {
   std::optional<Checkpoint> newest{};
@@ -17518,18 +17602,24 @@ class RunCheckpoints {
   [[nodiscard]] std::vector<SavedMessage> newest_copy() const;
 
   /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
-  /// when no worker is left: the next ones find it there, even if it has been written meanwhile. A group whose workers
-  /// do not see each other's snapshots has none; and files that the user has added are found in a checkpoint only.
+  /// when no worker is left. Files that the user has added are found in a checkpoint only.
   [[nodiscard]] std::vector<SavedMessage> newest_in_memory();
+  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise. is_resize:
+  /// there may be more or fewer of them.
+  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool is_resize);
+  /// Whether so many workers find it there as they would have when it was decided to go on from it.
+  [[nodiscard]] bool still_keeps(const std::vector<std::uint8_t>& slots, int world_size);
 
-  /// Makes a checkpoint of that copy, if there is one, which can no more be gone on from without reading.
+  /// Makes a checkpoint of the newest copy, if there is one, which can no more be gone on from without reading. What is
+  /// lost with another process is not to be had any more.
   void write_newest_copy(int attempt);
 
   /// So many workers begin, after the end of those before.
   void begin_attempt(int world_size, int attempt);
 
-  /// The workers go on from that checkpoint, or from the beginning.
-  void go_back_to(const std::optional<Checkpoint>& checkpoint);
+  /// Returns the newest checkpoint that is whole, from which the workers go on; nothing if there has been none, so that
+  /// they begin at the beginning. Only while nothing is being written. Throws: Error if they may not.
+  [[nodiscard]] std::optional<Checkpoint> go_back(bool began_with_checkpoint);
 
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
@@ -17538,6 +17628,8 @@ class RunCheckpoints {
 
  private:
   [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves);
+  // Of a file that several ranks have copied, the first one's counts.
+  [[nodiscard]] bool is_reachable(const std::vector<SavedMessage>& saves) const;
   [[nodiscard]] static CheckpointFolder folder_of(const RunInfo& info, const RunLease& lease);
 
   // What could not be removed when a checkpoint was given up, because a process that was lost still held it, can be
@@ -18083,7 +18175,10 @@ class Supervision {
   // Once the workers run: a callback that throws ends them.
   void tell_of_resize(int former);
 
-  [[nodiscard]] bool go_on_from_newest();
+  [[nodiscard]] bool go_on_from_newest(bool is_resize);
+
+  // A process may have been lost, or come back, since it was decided where to go on.
+  [[nodiscard]] bool finds_its_place();
 
   // Returns false if the run was interrupted meanwhile.
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay);
@@ -18858,14 +18953,12 @@ class Trainer<B, S> {
     if (before.has_succeeded) return detail::recorded_result(place, run, std::move(before));
     if (before.world_size == 0) detail::write_run(info, run, true);
     detail::Leadership leadership{.inherited = std::move(inherited)};
-    bool is_many = false;
     if constexpr (JoiningScaling<S>) {
-      is_many = scaling.num_processes() > 1;
       leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
       scaling.tell(detail::encode_begin({.name = info.name, .path = info.path, .lease = lease.id()}));
     }
 
-    const RunContext context = context_of(info.name, info.path, is_many);
+    const RunContext context = context_of(info.name, info.path);
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
     const auto renew = [&](int num_workers) {
       copies.clear();
@@ -18913,7 +19006,7 @@ class Trainer<B, S> {
   }
 
   [[nodiscard]] WorkerBody body_of(const detail::BegunRun& begun) {
-    return [this, context = context_of(begun.name, begun.path, true)](WorkerLink& link) {
+    return [this, context = context_of(begun.name, begun.path)](WorkerLink& link) {
       run_worker(link, context, *function_);
     };
   }
@@ -18942,8 +19035,7 @@ class Trainer<B, S> {
     });
   }
 
-  // is_many: several processes make the workers, and none sees the memory of all others.
-  [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path, bool is_many) const {
+  [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path) const {
     return {.name = std::move(name),
             .path = std::move(path),
             .seed = run_.seed,
@@ -18952,7 +19044,7 @@ class Trainer<B, S> {
             .checkpoint_every_steps = run_.checkpoint.every_steps,
             .checkpoint_interval = run_.checkpoint.interval,
             .is_elastic = scaling_.num_workers.is_elastic(),
-            .memory_percent = is_many ? 0 : run_.failure.memory_percent,
+            .memory_percent = run_.failure.memory_percent,
             .has_restarts = run_.failure.max_failures != 0,
             .waits_for_checkpoints = run_.checkpoint.synchronous,
             .accept_changes = run_.accept_changes,
@@ -22695,6 +22787,8 @@ enum class Order : std::uint8_t {
   hold = 10,     ///< rank and slot of a snapshot
   release = 11,  ///< likewise
   request = 12,  ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
+  give_up = 13,  ///< the number of a request whose answer is not waited for any longer
+  keeps = 14,    ///< a number, and SlotOrders: whether workers that are started again find them; answered likewise
   alive = 20,    ///< nothing: a sign of life
   note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
@@ -22708,8 +22802,8 @@ enum class News : std::uint8_t {
   stacks = 68,        ///< one text for each worker
   fetched = 69,       ///< the number of the order, and so many bytes
   not_fetched = 70,   ///< the number of the order, and why
-  answered = 71,      ///< the number of the request, and the answer
-  not_answered = 72,  ///< the number of the request, and why
+  answered = 71,      ///< the number of the request or question, and the answer
+  not_answered = 72,  ///< the number of the request or question, and why
   progress = 73,      ///< the number of the request, whose handler has read from a snapshot
 };
 
@@ -22723,6 +22817,8 @@ struct GroupLayout {
   std::int32_t local_size = 1;  ///< workers of this host
   std::int32_t node = 0;
   std::int32_t num_nodes = 1;
+
+  friend bool operator==(const GroupLayout&, const GroupLayout&) noexcept = default;
 };
 
 /// Puts the layout before the briefing: a worker learns of both in one piece.
@@ -23607,6 +23703,10 @@ class Agent {
 
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin, std::size_t size_bytes);
 
+  void tell_what_is_kept(std::span<const std::byte> payload);
+  // Why the next workers will not have the memory of those before; empty if they will.
+  [[nodiscard]] std::string lack_of_memory() const;
+
   // On a thread of its own: this one goes on to be heard of.
   void begin_request(std::span<const std::byte> payload);
 
@@ -23727,14 +23827,17 @@ class AgentLines {
   /// cannot give them.
   [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t begin, std::uint64_t size_bytes);
 
-  /// Sends a request, and returns its number. The answer has to be awaited.
-  [[nodiscard]] std::uint64_t send_request(int process, std::span<const std::byte> request);
+  /// Sends a request, or another order that is answered likewise, and returns its number. The answer has to be awaited.
+  [[nodiscard]] std::uint64_t send_request(int process, std::span<const std::byte> request,
+                                           Order order = Order::request);
   /// Throws: Error if the process is lost, or does not answer as it was asked to; it begins with `what`, then.
-  /// LateAnswerError if it is heard of, but makes no progress.
+  /// LateAnswerError if it is heard of, but makes no progress; it is told that nobody waits any longer.
   [[nodiscard]] std::vector<std::byte> await_answer(std::uint64_t number, std::string_view what);
 
   /// Why the process is lost; empty if it is not.
   [[nodiscard]] std::string loss(int process) const;
+  /// How often it has been lost.
+  [[nodiscard]] int num_losses(int process) const;
   [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(lines_.size()) + 1; }
 
  private:
@@ -24806,6 +24909,9 @@ class LaunchedGroup final : public WorkerGroup {
   void hold_snapshot(int rank, int slot) noexcept override;
   void release_snapshot(int rank, int slot) noexcept override;
   [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
+  /// All processes are asked at once.
+  [[nodiscard]] bool keeps_snapshots(std::span<const std::uint8_t> slots) override;
+  [[nodiscard]] bool has_snapshots_of(int rank) const override;
   [[nodiscard]] int process_of(int rank) const override { return place_of(rank).process; }
   [[nodiscard]] std::function<std::vector<std::byte>()> send_request(int process,
                                                                      std::span<const std::byte> request) override;
@@ -24824,6 +24930,9 @@ class LaunchedGroup final : public WorkerGroup {
 
   static std::size_t index(int number) noexcept { return static_cast<std::size_t>(number); }
   [[nodiscard]] const GroupLayout& layout(int process) const { return layouts_[index(process)]; }
+  [[nodiscard]] GroupLayout sent_layout(int process) const;
+  // Those that a restart would make; none if there is no room.
+  [[nodiscard]] std::vector<GroupLayout> next_layouts(int num_workers) const;
   [[nodiscard]] int world_size() const noexcept { return layouts_.front().world_size; }
   [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(layouts_.size()); }
 
@@ -24868,7 +24977,8 @@ class LaunchedGroup final : public WorkerGroup {
   void lose(int process, const std::string& why);
 
   LaunchedMembers* members_;
-  std::vector<GroupLayout> layouts_{};
+  std::vector<GroupLayout> layouts_{};  // without the generation, so that those of two starts may be the same
+  std::uint32_t generation_ = 0;
   AgentLines* lines_;
   Renew renew_;
   std::chrono::nanoseconds silence_limit_;
@@ -24876,7 +24986,8 @@ class LaunchedGroup final : public WorkerGroup {
   std::vector<std::unique_ptr<WorkerPage>> pages_{};  // of all ranks; those of this process's stay unused
   std::deque<GroupEvent> events_{};
   std::vector<bool> has_exited_{};
-  std::vector<int> signals_{};  // how many each process has seen
+  std::vector<int> signals_{};     // how many each process has seen
+  std::vector<int> num_losses_{};  // of each process, when workers were started last
   int num_exited_ = 0;
   int num_local_alive_ = 0;
   std::vector<std::byte> fetched_{};  // of another process's snapshot, last
@@ -25398,6 +25509,9 @@ class LaunchedLink final : public WorkerLink {
   void await_snapshot(int slot) override { own_->await_snapshot(slot); }
   [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
     return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
+  }
+  [[nodiscard]] bool sees_snapshots_of(int rank) const noexcept override {
+    return rank >= first_rank_ && rank - first_rank_ < own_->world().size;
   }
 
   void post(std::span<const std::byte> message) override { own_->post(message); }
