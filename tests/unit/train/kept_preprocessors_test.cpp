@@ -11,10 +11,15 @@
 #include "railyard/data/detail/numbers.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/fit.hpp"
+#include "railyard/data/memory_source.hpp"
 #include "railyard/data/scalers.hpp"
 #include "railyard/data/split.hpp"
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -206,6 +211,49 @@ TEST_CASE("Preprocessors: their names in a checkpoint are not for parts of a Tra
   };
   CHECK_THAT(run(scratch, {}, take_name).error(),
              ContainsSubstring("part \"preprocessor.train\"") && ContainsSubstring("give it another name"));
+}
+
+// How often a source was asked for its files, and whether they are gone.
+struct Listings {
+  std::atomic<int> count{0};
+  std::atomic<bool> is_gone{false};
+};
+
+struct ListedSource {
+  ry::MemorySource samples;
+  std::shared_ptr<Listings> listings;
+
+  ry::Schema schema() const { return samples.schema(); }
+  std::optional<std::uint64_t> count() const { return samples.count(); }
+  std::string describe() const { return "listed"; }
+  std::unique_ptr<ry::BlockReader> open(std::uint64_t from) const { return samples.open(from); }
+  std::vector<std::string> files() const {
+    ++listings->count;
+    if (listings->is_gone) throw ry::DataError{"the files are gone"};
+    return {};
+  }
+};
+
+TEST_CASE("Preprocessors: to know them and the operations of a dataset, its files are neither listed nor needed") {
+  const Scratch scratch;
+  const auto listings = std::make_shared<Listings>();
+  const ry::Dataset samples{ListedSource{ry::MemorySource{std::vector<ry::NamedColumn>{{"x", few}}}, listings}};
+  const auto read = [](ry::Worker& worker) {
+    worker.keep_preprocessors(worker.dataset("train").take(2));
+    static_cast<void>(ry::detail::choice_of(*worker.dataset("train").node()));
+    report_once(worker);
+  };
+  const ry::StandardScaler scaler = scaler_of(samples);
+  listings->count = 0;
+  REQUIRE(run(scratch, {{"train", samples.transform(scaler)}, {"some", samples.take(1)}}, read, "listed").error() ==
+          "");
+  CHECK(listings->count == 0);
+
+  const auto cached = [&] { return samples.cache((scratch.path() / "samples").string()); };
+  REQUIRE(cached().count() == few.size());
+  listings->is_gone = true;
+  const ry::Result result = run(scratch, {{"train", cached()}, {"scaled", cached().transform(scaler)}}, read, "gone");
+  CHECK(result.error() == "");
 }
 
 TEST_CASE("Preprocessors: any name of a dataset makes one of a part") {

@@ -49,6 +49,16 @@ bool look_at_parts(std::uint64_t size, std::uint64_t most, const Look& look) {
 /// Collects it, in the order in which the nodes of a dataset stand.
 class DataStock {
  public:
+  DataStock() = default;
+  /// Returns one that takes operations and preprocessors, and of sources only how many there are: none is asked for its
+  /// files, which may be many or gone by now.
+  [[nodiscard]] static DataStock of_operations() noexcept {
+    DataStock stock;
+    stock.takes_sources_ = false;
+    return stock;
+  }
+  [[nodiscard]] bool takes_sources() const noexcept { return takes_sources_; }
+
   /// Takes what makes other samples at the same places. Saved positions do not compare it: what a preprocessor learns
   /// depends on how many workers it learns with.
   [[nodiscard]] Fingerprint& making() noexcept { return making_; }
@@ -203,6 +213,7 @@ class DataStock {
 
   static constexpr std::size_t most_things = 64;
 
+  bool takes_sources_ = true;
   Fingerprint making_{};
   Fingerprint order_{};     // of sources and operations
   Fingerprint settings_{};  // of sources

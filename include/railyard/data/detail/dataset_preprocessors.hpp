@@ -27,7 +27,7 @@ class DatasetPreprocessors {
  public:
   DatasetPreprocessors() = default;
   explicit DatasetPreprocessors(const Dataset& dataset) {
-    DataStock stock;
+    DataStock stock = DataStock::of_operations();
     dataset.node()->take_stock(stock);
     all_ = stock.preprocessors();
     for (const auto& one : all_) {

@@ -35,7 +35,7 @@ struct DatasetReading {
 
 // A number that is another where other operations, or others of their settings, choose and order the samples.
 [[nodiscard]] inline std::uint64_t choice_of(const DataNode& node) {
-  DataStock stock;
+  DataStock stock = DataStock::of_operations();
   node.take_stock(stock);
   return stock.order();
 }

@@ -148,6 +148,7 @@ class SourceNode final : public DataNode {
   }
   void take_stock(DataStock& stock) const override {
     stock.add_source(describe());
+    if (!stock.takes_sources()) return;
     if constexpr (requires {
                     { source_.files() } -> std::convertible_to<std::vector<std::string>>;
                   }) {
