@@ -5460,6 +5460,12 @@ Block with_ids_from(const Block& block, std::uint64_t first) {
   return {block.shared_schema(), block.columns(), std::move(ids)};
 }
 
+auto DataStock::of_operations() noexcept -> DataStock {
+    DataStock stock;
+    stock.takes_sources_ = false;
+    return stock;
+  }
+
 auto DataStock::add_source(std::string_view name) -> void {
     ++num_sources_;
     order_.add(std::string_view{"source"});
@@ -6536,7 +6542,7 @@ void take_stock_before_cache(const DataNode& upstream, DataStock& stock) {
 }
 
 std::uint64_t choice_of(const DataNode& node) {
-  DataStock stock;
+  DataStock stock = DataStock::of_operations();
   node.take_stock(stock);
   return stock.order();
 }
@@ -10134,7 +10140,7 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 DatasetPreprocessors::DatasetPreprocessors(const Dataset& dataset) {
-    DataStock stock;
+    DataStock stock = DataStock::of_operations();
     dataset.node()->take_stock(stock);
     all_ = stock.preprocessors();
     for (const auto& one : all_) {
