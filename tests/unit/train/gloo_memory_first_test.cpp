@@ -36,7 +36,7 @@ constexpr double every_step = 1e12;  // percent: the time of no step is too shor
 constexpr int num_values = 3000;
 
 // Numbers that all ranks have alike, like the weights of a model, or of which each rank holds its piece.
-struct Numbers {
+struct HeldNumbers {
   bool is_cut = false;
   int rank = 0;
   int world_size = 1;
@@ -72,8 +72,8 @@ struct Own {
 };
 
 struct Parts {
-  Numbers whole{};
-  Numbers cut{.is_cut = true};
+  HeldNumbers whole{};
+  HeldNumbers cut{.is_cut = true};
   Own own{};
 
   void step(std::uint64_t number, int rank) {
@@ -84,7 +84,7 @@ struct Parts {
   // One number of all that there is, to the bit.
   [[nodiscard]] std::int64_t digest() const {
     std::uint64_t digest = own.value;
-    for (const Numbers* one : {&whole, &cut}) {
+    for (const HeldNumbers* one : {&whole, &cut}) {
       digest = ry::detail::digest_of(std::as_bytes(std::span{one->weights.values}), digest);
     }
     return static_cast<std::int64_t>(digest >> 1U);
@@ -97,7 +97,7 @@ using Event = std::function<void(ry::Worker&, Parts&)>;
 // Trains; each rank reports in the end what it has come to, in all one number.
 void train(ry::Worker& worker, const Event& before_step, const Event& in_copy, std::uint64_t steps = last_step) {
   Parts parts;
-  for (Numbers* one : {&parts.whole, &parts.cut}) {
+  for (HeldNumbers* one : {&parts.whole, &parts.cut}) {
     one->rank = worker.rank();
     one->world_size = worker.world_size();
   }
@@ -355,7 +355,7 @@ TEST_CASE("Memory first, Launched: without a process, those that are left go on 
   const Scratch scratch;
   const bool is_cut = GENERATE(false, true);
   const auto train_it = [&](ry::Worker& worker) {
-    Numbers numbers{.is_cut = is_cut, .rank = worker.rank(), .world_size = worker.world_size()};
+    HeldNumbers numbers{.is_cut = is_cut, .rank = worker.rank(), .world_size = worker.world_size()};
     ry::TrainState state{worker, {{"numbers", numbers}}};
     while (worker.steps() < last_step) {
       worker.samples(1);
