@@ -213,6 +213,22 @@ TEST_CASE("Memory first, Launched: a worker killed on any host costs one step, w
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "run/checkpoints/checkpoint-000001"));
 }
 
+TEST_CASE(
+    "Memory first, Launched: a restart from memory that fails before its first step is followed by one from disk") {
+  const Scratch scratch;
+  const int victim = GENERATE(0, 3);
+  const auto kill = [victim](ry::Worker& worker, Parts&) {
+    worker.barrier();  // all have copied what is before, or have taken it from the others
+    end_by_kill(worker, 0, 9, victim);
+    if (worker.resumes_from() == "memory") end_by_kill(worker, worker.attempt(), 9, victim);
+    worker.barrier();
+  };
+  LaunchedProcesses launched{scratch, 2, [&](int) { return fit(scratch, 2, config_of(4), kill, nothing); }};
+  const std::string expected = fmt::format(
+      "3 attempts 0 9 9 {}{}", (scratch.path() / "run/checkpoints/checkpoint-000001").string(), unharmed_digests(4));
+  for (const int process : {0, 1}) CHECK(launched.words(process) == expected);
+}
+
 TEST_CASE("Memory first, Launched: a worker killed in a copy that other hosts have made leaves the one before") {
   const Scratch scratch;
   const int victim = GENERATE(0, 2);

@@ -2,6 +2,8 @@
 // What a supervisor tells the workers of a start. Train room.
 #pragma once
 
+#include "railyard/train/result.hpp"
+
 #include "railyard/core/detail/wire.hpp"
 
 #include <cstdint>
@@ -20,6 +22,12 @@ struct Briefing {
   /// The snapshot of each rank of the start before, if workers go on from memory.
   std::vector<std::uint8_t> slots{};
 };
+
+/// Whether the attempt that began so has gone on from memory, and ended no step: what it takes to have the state there
+/// once more may be what it lacked, and a checkpoint is read without.
+[[nodiscard]] inline bool has_memory_failed(const Briefing& briefing, const Attempt& attempt) noexcept {
+  return !briefing.slots.empty() && attempt.end_step == attempt.begin_step;
+}
 
 [[nodiscard]] inline std::string encode_briefing(const Briefing& briefing) {
   WireWriter writer;

@@ -205,11 +205,11 @@ class RunCheckpoints {
     auto copy = newest_copy();
     return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
   }
-  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise. is_resize:
-  /// there may be more or fewer of them.
-  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool is_resize) {
+  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise.
+  /// can_exchange: they are as many as before, and those of each process can take from others what it lacks.
+  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool can_exchange) {
     if (copy.empty() || group_->shares_snapshots()) return copy;
-    return !is_resize && group_->keeps_snapshots(slots_of(copy)) ? copy : std::vector<SavedMessage>{};
+    return can_exchange && group_->keeps_snapshots(slots_of(copy)) ? copy : std::vector<SavedMessage>{};
   }
   /// Whether so many workers find it there as they would have when it was decided to go on from it.
   [[nodiscard]] bool still_keeps(const std::vector<std::uint8_t>& slots, int world_size) {

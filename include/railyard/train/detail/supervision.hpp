@@ -235,7 +235,7 @@ class Supervision {
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
-      if (!delay || !go_on_from_newest(is_resize)) return false;
+      if (!delay || !go_on_from_newest(!is_resize && !has_memory_failed(briefing_, attempts_.back()))) return false;
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
         log_.tell_of(attempts_);
@@ -285,13 +285,13 @@ class Supervision {
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
-  [[nodiscard]] bool go_on_from_newest(bool is_resize) {
+  [[nodiscard]] bool go_on_from_newest(bool can_exchange) {
     if (look_for_taker(true)) return false;
-    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), is_resize);
+    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), can_exchange);
     if (copy.empty() || group_->forks_to_restart()) {
       if (copy.empty()) checkpoints_->write_newest_copy(briefing_.attempt);
       settle();
-      copy = checkpoints_->kept(checkpoints_->newest_copy(), is_resize);  // a newer checkpoint may have failed
+      copy = checkpoints_->kept(checkpoints_->newest_copy(), can_exchange);  // a newer checkpoint may have failed
     }
     if (!copy.empty()) {
       go_on_from(copy);
@@ -309,7 +309,7 @@ class Supervision {
   // A process may have been lost, or come back, since it was decided where to go on.
   [[nodiscard]] bool finds_its_place() {
     if (briefing_.slots.empty() || checkpoints_->still_keeps(briefing_.slots, info_.world_size)) return true;
-    if (!go_on_from_newest(true)) return false;
+    if (!go_on_from_newest(false)) return false;
     attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
     return true;
   }
