@@ -277,6 +277,8 @@ class WorkerGroup {
 
   /// Which process looks after the rank; 0 is this one.
   [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
+  /// Returns what it is called where it was started, and where it is, for messages.
+  [[nodiscard]] virtual std::string name_of_process(int process) const { return "process " + std::to_string(process); }
   /// Sends a request to another of these processes, and returns what waits for the answer of its RequestHandler, and
   /// has to be called. One request of each process at a time; on any thread. Waiting throws: Error if the process is
   /// lost, or what its handler has thrown; LateAnswerError if that has read nothing from a snapshot for too long.

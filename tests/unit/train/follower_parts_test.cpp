@@ -155,7 +155,7 @@ TEST_CASE("Launched: a process that does not see the run's directory is asked on
   write_all(run, followed.group(), has_attempts);
   const auto warnings = run.log.all_warnings();
   REQUIRE(warnings.size() == 1);  // once a run
-  CHECK_THAT(warnings.front(), ContainsSubstring("process 1 does not see " + (scratch.path() / "run").string()) &&
+  CHECK_THAT(warnings.front(), ContainsSubstring("the follower does not see " + (scratch.path() / "run").string()) &&
                                    ContainsSubstring("over the network"));
   CHECK(names_in(notes) == std::vector<std::string>{"looks"});
   CHECK(read_text(notes / "looks") == (has_attempts ? "xx" : "x"));
@@ -169,7 +169,7 @@ TEST_CASE("Launched: where another process cannot write its part, process 0 does
   write_all(run, followed.group());
   const auto warnings = run.log.all_warnings();
   REQUIRE(warnings.size() == 1);  // once an attempt
-  CHECK_THAT(warnings.front(), ContainsSubstring("that process 1 could not write") &&
+  CHECK_THAT(warnings.front(), ContainsSubstring("that the follower could not write") &&
                                    ContainsSubstring("No space left on device") && ContainsSubstring(name_of(1)));
 }
 
@@ -200,7 +200,7 @@ TEST_CASE(
     "Launched: a checkpoint is given up where the storage of another process does not answer, and later ones not") {
   const SharedStuck stuck;
   SavedGroup saved{part_writer(std::make_shared<StuckFiles>(stuck)), 300ms};
-  CHECK_THROWS_WITH(saved.commit(), ContainsSubstring("process 1 does not come to an end of writing its part") &&
+  CHECK_THROWS_WITH(saved.commit(), ContainsSubstring("the follower does not come to an end of writing its part") &&
                                         ContainsSubstring("checkpoints/.staging") &&
                                         ContainsSubstring("the follower has made no progress for 300 ms"));
   CHECK(stuck->has_begun);

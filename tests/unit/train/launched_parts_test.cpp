@@ -23,7 +23,7 @@ TEST_CASE("Launched: a part that is larger than a message goes across processes 
   REQUIRE(run.checkpoints.drain(soon()));
   run.checkpoints.note_outcomes(run.log, false);
   REQUIRE(run.log.all_warnings().size() == 1);
-  CHECK_THAT(run.log.all_warnings().front(), ContainsSubstring("process 1 does not see"));
+  CHECK_THAT(run.log.all_warnings().front(), ContainsSubstring("the follower does not see"));
   const auto all = run.checkpoints.folder().list();
   REQUIRE(all.size() == num_saves);
   for (const ry::Checkpoint& checkpoint : all) check_whole(checkpoint);

@@ -208,8 +208,8 @@ TEST_CASE("TlsLines: processes that are set differently are told what differs, t
       told = error.what();
     }
     CHECK(told.find("process 3 (127.0.0.1:") == 0);
-    CHECK(told.find(leader_has_tls ? "without TLS, and process 0, which leads, by it"
-                                   : "by TLS, and process 0, which leads, without it") != std::string::npos);
+    CHECK(told.find(leader_has_tls ? "without TLS, and the process that leads by it"
+                                   : "by TLS, and the process that leads without it") != std::string::npos);
     CHECK(told.find("RAILYARD_TLS") != std::string::npos);
     const auto agent = leader->take_agent(soon());
     REQUIRE(agent);

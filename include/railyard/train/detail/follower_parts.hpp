@@ -215,7 +215,8 @@ class FollowerParts final : public PartWriters {
         std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
       } catch (const LateAnswerError& error) {
         left_out_->add_for_attempt(process);
-        late.push_back(compose("process {} does not come to an end of writing its part ({})", process, error.what()));
+        late.push_back(compose("{} does not come to an end of writing its part ({})", group_->name_of_process(process),
+                               error.what()));
       } catch (const std::exception& error) {
         complain(process, error.what());
       }
@@ -234,14 +235,14 @@ class FollowerParts final : public PartWriters {
   void complain(int process, std::string_view why) {
     left_out_->add_for_attempt(process);
     complaints_.push_back(
-        compose("the process that leads has written the part of a checkpoint that process {} could not write: {}",
-                process, why));
+        compose("the process that leads has written the part of a checkpoint that {} could not write: {}",
+                group_->name_of_process(process), why));
   }
   void tell_of_blind(int process) {
-    complaints_.push_back(compose(
-        "process {} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
-        "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
-        process, run_.string(), LeftOut::retry_interval));
+    complaints_.push_back(
+        compose("{} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
+                "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
+                group_->name_of_process(process), run_.string(), LeftOut::retry_interval));
   }
 
   WorkerGroup* group_;

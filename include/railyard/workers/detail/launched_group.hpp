@@ -177,6 +177,9 @@ class LaunchedGroup final : public WorkerGroup {
            (lines_->loss(process).empty() && lines_->num_losses(process) == num_losses_[index(process)]);
   }
   [[nodiscard]] int process_of(int rank) const override { return place_of(rank).process; }
+  [[nodiscard]] std::string name_of_process(int process) const override {
+    return process == 0 ? "the process that leads" : lines_->peer(process);
+  }
   [[nodiscard]] std::function<std::vector<std::byte>()> send_request(int process,
                                                                      std::span<const std::byte> request) override {
     return [lines = lines_, number = lines_->send_request(process, request)] {

@@ -297,7 +297,7 @@ class Listener {
     SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
     std::string why = complaint(hello, client.handshake.opening());
     const bool is_misfit = why.empty() && client.handshake.opening().is_by_tls() != options_.limits.has_tls;
-    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "process 0, which leads,");
+    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "the process that leads");
     if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
     try {
       const std::uint8_t answer = why.empty() ? Frame::welcome : is_misfit ? Frame::misfit : Frame::refusal;
