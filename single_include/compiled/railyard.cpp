@@ -12277,7 +12277,8 @@ auto FollowerParts::finish() -> std::vector<ManifestFile> {
         std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
       } catch (const LateAnswerError& error) {
         left_out_->add_for_attempt(process);
-        late.push_back(compose("process {} does not come to an end of writing its part ({})", process, error.what()));
+        late.push_back(compose("{} does not come to an end of writing its part ({})", group_->name_of_process(process),
+                               error.what()));
       } catch (const std::exception& error) {
         complain(process, error.what());
       }
@@ -12292,15 +12293,15 @@ auto FollowerParts::finish() -> std::vector<ManifestFile> {
 auto FollowerParts::complain(int process, std::string_view why) -> void {
     left_out_->add_for_attempt(process);
     complaints_.push_back(
-        compose("the process that leads has written the part of a checkpoint that process {} could not write: {}",
-                process, why));
+        compose("the process that leads has written the part of a checkpoint that {} could not write: {}",
+                group_->name_of_process(process), why));
   }
 
 auto FollowerParts::tell_of_blind(int process) -> void {
-    complaints_.push_back(compose(
-        "process {} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
-        "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
-        process, run_.string(), LeftOut::retry_interval));
+    complaints_.push_back(
+        compose("{} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
+                "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
+                group_->name_of_process(process), run_.string(), LeftOut::retry_interval));
   }
 
 auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_progressed) -> Verdict {
@@ -12845,9 +12846,9 @@ auto RunCheckpoints::newest_in_memory() -> std::vector<SavedMessage> {
     return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
   }
 
-auto RunCheckpoints::kept(std::vector<SavedMessage> copy, bool is_resize) -> std::vector<SavedMessage> {
+auto RunCheckpoints::kept(std::vector<SavedMessage> copy, bool can_exchange) -> std::vector<SavedMessage> {
     if (copy.empty() || group_->shares_snapshots()) return copy;
-    return !is_resize && group_->keeps_snapshots(slots_of(copy)) ? copy : std::vector<SavedMessage>{};
+    return can_exchange && group_->keeps_snapshots(slots_of(copy)) ? copy : std::vector<SavedMessage>{};
   }
 
 auto RunCheckpoints::still_keeps(const std::vector<std::uint8_t>& slots, int world_size) -> bool {
@@ -13328,7 +13329,7 @@ auto Supervision::restarts(const Renew& renew) -> bool {
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
-      if (!delay || !go_on_from_newest(is_resize)) return false;
+      if (!delay || !go_on_from_newest(!is_resize && !has_memory_failed(briefing_, attempts_.back()))) return false;
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
         log_.tell_of(attempts_);
@@ -13375,13 +13376,13 @@ auto Supervision::tell_of_resize(int former) -> void {
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
-auto Supervision::go_on_from_newest(bool is_resize) -> bool {
+auto Supervision::go_on_from_newest(bool can_exchange) -> bool {
     if (look_for_taker(true)) return false;
-    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), is_resize);
+    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), can_exchange);
     if (copy.empty() || group_->forks_to_restart()) {
       if (copy.empty()) checkpoints_->write_newest_copy(briefing_.attempt);
       settle();
-      copy = checkpoints_->kept(checkpoints_->newest_copy(), is_resize);  // a newer checkpoint may have failed
+      copy = checkpoints_->kept(checkpoints_->newest_copy(), can_exchange);  // a newer checkpoint may have failed
     }
     if (!copy.empty()) {
       go_on_from(copy);
@@ -13398,7 +13399,7 @@ auto Supervision::go_on_from_newest(bool is_resize) -> bool {
 
 auto Supervision::finds_its_place() -> bool {
     if (briefing_.slots.empty() || checkpoints_->still_keeps(briefing_.slots, info_.world_size)) return true;
-    if (!go_on_from_newest(true)) return false;
+    if (!go_on_from_newest(false)) return false;
     attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
     return true;
   }
@@ -21729,7 +21730,7 @@ auto Listener::admit(std::uint64_t id, HalfOpen client) -> void {
     SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
     std::string why = complaint(hello, client.handshake.opening());
     const bool is_misfit = why.empty() && client.handshake.opening().is_by_tls() != options_.limits.has_tls;
-    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "process 0, which leads,");
+    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "the process that leads");
     if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
     try {
       const std::uint8_t answer = why.empty() ? Frame::welcome : is_misfit ? Frame::misfit : Frame::refusal;

@@ -2607,6 +2607,8 @@ class WorkerGroup {
 
   /// Which process looks after the rank; 0 is this one.
   [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
+  /// Returns what it is called where it was started, and where it is, for messages.
+  [[nodiscard]] virtual std::string name_of_process(int process) const { return "process " + std::to_string(process); }
   /// Sends a request to another of these processes, and returns what waits for the answer of its RequestHandler, and
   /// has to be called. One request of each process at a time; on any thread. Waiting throws: Error if the process is
   /// lost, or what its handler has thrown; LateAnswerError if that has read nothing from a snapshot for too long.
@@ -24855,6 +24857,12 @@ struct Briefing {
   std::vector<std::uint8_t> slots{};
 };
 
+/// Whether the attempt that began so has gone on from memory, and ended no step: what it takes to have the state there
+/// once more may be what it lacked, and a checkpoint is read without.
+[[nodiscard]] inline bool has_memory_failed(const Briefing& briefing, const Attempt& attempt) noexcept {
+  return !briefing.slots.empty() && attempt.end_step == attempt.begin_step;
+}
+
 [[nodiscard]] inline std::string encode_briefing(const Briefing& briefing) {
   WireWriter writer;
   writer.put(briefing.attempt);
@@ -26647,7 +26655,8 @@ class FollowerParts final : public PartWriters {
         std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
       } catch (const LateAnswerError& error) {
         left_out_->add_for_attempt(process);
-        late.push_back(compose("process {} does not come to an end of writing its part ({})", process, error.what()));
+        late.push_back(compose("{} does not come to an end of writing its part ({})", group_->name_of_process(process),
+                               error.what()));
       } catch (const std::exception& error) {
         complain(process, error.what());
       }
@@ -26666,14 +26675,14 @@ class FollowerParts final : public PartWriters {
   void complain(int process, std::string_view why) {
     left_out_->add_for_attempt(process);
     complaints_.push_back(
-        compose("the process that leads has written the part of a checkpoint that process {} could not write: {}",
-                process, why));
+        compose("the process that leads has written the part of a checkpoint that {} could not write: {}",
+                group_->name_of_process(process), why));
   }
   void tell_of_blind(int process) {
-    complaints_.push_back(compose(
-        "process {} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
-        "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
-        process, run_.string(), LeftOut::retry_interval));
+    complaints_.push_back(
+        compose("{} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
+                "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
+                group_->name_of_process(process), run_.string(), LeftOut::retry_interval));
   }
 
   WorkerGroup* group_;
@@ -27644,11 +27653,11 @@ class RunCheckpoints {
     auto copy = newest_copy();
     return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
   }
-  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise. is_resize:
-  /// there may be more or fewer of them.
-  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool is_resize) {
+  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise.
+  /// can_exchange: they are as many as before, and those of each process can take from others what it lacks.
+  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool can_exchange) {
     if (copy.empty() || group_->shares_snapshots()) return copy;
-    return !is_resize && group_->keeps_snapshots(slots_of(copy)) ? copy : std::vector<SavedMessage>{};
+    return can_exchange && group_->keeps_snapshots(slots_of(copy)) ? copy : std::vector<SavedMessage>{};
   }
   /// Whether so many workers find it there as they would have when it was decided to go on from it.
   [[nodiscard]] bool still_keeps(const std::vector<std::uint8_t>& slots, int world_size) {
@@ -28589,7 +28598,7 @@ class Supervision {
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
-      if (!delay || !go_on_from_newest(is_resize)) return false;
+      if (!delay || !go_on_from_newest(!is_resize && !has_memory_failed(briefing_, attempts_.back()))) return false;
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
         log_.tell_of(attempts_);
@@ -28639,13 +28648,13 @@ class Supervision {
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
-  [[nodiscard]] bool go_on_from_newest(bool is_resize) {
+  [[nodiscard]] bool go_on_from_newest(bool can_exchange) {
     if (look_for_taker(true)) return false;
-    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), is_resize);
+    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), can_exchange);
     if (copy.empty() || group_->forks_to_restart()) {
       if (copy.empty()) checkpoints_->write_newest_copy(briefing_.attempt);
       settle();
-      copy = checkpoints_->kept(checkpoints_->newest_copy(), is_resize);  // a newer checkpoint may have failed
+      copy = checkpoints_->kept(checkpoints_->newest_copy(), can_exchange);  // a newer checkpoint may have failed
     }
     if (!copy.empty()) {
       go_on_from(copy);
@@ -28663,7 +28672,7 @@ class Supervision {
   // A process may have been lost, or come back, since it was decided where to go on.
   [[nodiscard]] bool finds_its_place() {
     if (briefing_.slots.empty() || checkpoints_->still_keeps(briefing_.slots, info_.world_size)) return true;
-    if (!go_on_from_newest(true)) return false;
+    if (!go_on_from_newest(false)) return false;
     attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
     return true;
   }
@@ -41051,6 +41060,9 @@ class LaunchedGroup final : public WorkerGroup {
            (lines_->loss(process).empty() && lines_->num_losses(process) == num_losses_[index(process)]);
   }
   [[nodiscard]] int process_of(int rank) const override { return place_of(rank).process; }
+  [[nodiscard]] std::string name_of_process(int process) const override {
+    return process == 0 ? "the process that leads" : lines_->peer(process);
+  }
   [[nodiscard]] std::function<std::vector<std::byte>()> send_request(int process,
                                                                      std::span<const std::byte> request) override {
     return [lines = lines_, number = lines_->send_request(process, request)] {
@@ -42620,7 +42632,7 @@ class Listener {
     SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
     std::string why = complaint(hello, client.handshake.opening());
     const bool is_misfit = why.empty() && client.handshake.opening().is_by_tls() != options_.limits.has_tls;
-    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "process 0, which leads,");
+    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "the process that leads");
     if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
     try {
       const std::uint8_t answer = why.empty() ? Frame::welcome : is_misfit ? Frame::misfit : Frame::refusal;

@@ -2044,6 +2044,8 @@ class WorkerGroup {
 
   /// Which process looks after the rank; 0 is this one.
   [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
+  /// Returns what it is called where it was started, and where it is, for messages.
+  [[nodiscard]] virtual std::string name_of_process(int process) const { return "process " + std::to_string(process); }
   /// Sends a request to another of these processes, and returns what waits for the answer of its RequestHandler, and
   /// has to be called. One request of each process at a time; on any thread. Waiting throws: Error if the process is
   /// lost, or what its handler has thrown; LateAnswerError if that has read nothing from a snapshot for too long.
@@ -16096,6 +16098,12 @@ struct Briefing {
   std::vector<std::uint8_t> slots{};
 };
 
+/// Whether the attempt that began so has gone on from memory, and ended no step: what it takes to have the state there
+/// once more may be what it lacked, and a checkpoint is read without.
+[[nodiscard]] inline bool has_memory_failed(const Briefing& briefing, const Attempt& attempt) noexcept {
+  return !briefing.slots.empty() && attempt.end_step == attempt.begin_step;
+}
+
 [[nodiscard]] std::string encode_briefing(const Briefing& briefing);
 
 [[nodiscard]] Briefing decode_briefing(std::string_view text);
@@ -17612,9 +17620,9 @@ class RunCheckpoints {
   /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
   /// when no worker is left. Files that the user has added are found in a checkpoint only.
   [[nodiscard]] std::vector<SavedMessage> newest_in_memory();
-  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise. is_resize:
-  /// there may be more or fewer of them.
-  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool is_resize);
+  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise.
+  /// can_exchange: they are as many as before, and those of each process can take from others what it lacks.
+  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool can_exchange);
   /// Whether so many workers find it there as they would have when it was decided to go on from it.
   [[nodiscard]] bool still_keeps(const std::vector<std::uint8_t>& slots, int world_size);
 
@@ -18183,7 +18191,7 @@ class Supervision {
   // Once the workers run: a callback that throws ends them.
   void tell_of_resize(int former);
 
-  [[nodiscard]] bool go_on_from_newest(bool is_resize);
+  [[nodiscard]] bool go_on_from_newest(bool can_exchange);
 
   // A process may have been lost, or come back, since it was decided where to go on.
   [[nodiscard]] bool finds_its_place();
@@ -24921,6 +24929,9 @@ class LaunchedGroup final : public WorkerGroup {
   [[nodiscard]] bool keeps_snapshots(std::span<const std::uint8_t> slots) override;
   [[nodiscard]] bool has_snapshots_of(int rank) const override;
   [[nodiscard]] int process_of(int rank) const override { return place_of(rank).process; }
+  [[nodiscard]] std::string name_of_process(int process) const override {
+    return process == 0 ? "the process that leads" : lines_->peer(process);
+  }
   [[nodiscard]] std::function<std::vector<std::byte>()> send_request(int process,
                                                                      std::span<const std::byte> request) override;
 
