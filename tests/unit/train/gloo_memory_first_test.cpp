@@ -31,8 +31,8 @@ namespace {
 
 using launched_runs::LaunchedProcesses;
 
-constexpr std::uint64_t last_step = 40;
-constexpr double every_step = 1e12;  // percent: the time of no step is too short for a copy
+constexpr std::uint64_t end_of_run = 40;
+constexpr double for_every_step = 1e12;  // percent: the time of no step is too short for a copy
 constexpr int num_values = 3000;
 
 // Numbers that all ranks have alike, like the weights of a model, or of which each rank holds its piece.
@@ -95,7 +95,7 @@ struct Parts {
 using Event = std::function<void(ry::Worker&, Parts&)>;
 
 // Trains; each rank reports in the end what it has come to, in all one number.
-void train(ry::Worker& worker, const Event& before_step, const Event& in_copy, std::uint64_t steps = last_step) {
+void train(ry::Worker& worker, const Event& before_step, const Event& in_copy, std::uint64_t steps = end_of_run) {
   Parts parts;
   for (HeldNumbers* one : {&parts.whole, &parts.cut}) {
     one->rank = worker.rank();
@@ -121,7 +121,7 @@ void train(ry::Worker& worker, const Event& before_step, const Event& in_copy, s
 const Event nothing = [](ry::Worker&, Parts&) {};
 
 // What ranks come to that nothing happens to.
-std::string unharmed_digests(int num_workers, std::uint64_t steps = last_step) {
+std::string unharmed_digests(int num_workers, std::uint64_t steps = end_of_run) {
   std::string all;
   for (int rank = 0; rank < num_workers; ++rank) {
     Parts parts;
@@ -136,7 +136,7 @@ void end_by_kill(const ry::Worker& worker, int attempt, std::uint64_t step, int 
 }
 
 ry::RunConfig config_of(int max_failures) {
-  ry::RunConfig run{.name = "run", .failure = {.max_failures = max_failures, .memory_percent = every_step}};
+  ry::RunConfig run{.name = "run", .failure = {.max_failures = max_failures, .memory_percent = for_every_step}};
   run.start_timeout = 30s;
   return run;
 }
@@ -161,7 +161,7 @@ std::string fit(const Scratch& scratch, int num_workers, const ry::RunConfig& ru
 }
 
 // Is on one rank more than any memory has, and counts how often it is copied.
-struct UnevenPart {
+struct UnevenHosts {
   bool is_huge = false;
   std::int64_t* num_copies = nullptr;
 
@@ -288,7 +288,7 @@ TEST_CASE("Memory first, Launched: no host makes copies where those of one would
   const Scratch scratch;
   const auto train_it = [](ry::Worker& worker) {
     std::int64_t num_copies = 0;
-    UnevenPart part{.is_huge = worker.rank() == 3, .num_copies = &num_copies};
+    UnevenHosts part{.is_huge = worker.rank() == 3, .num_copies = &num_copies};
     ry::TrainState state{worker, {{"part", part}}};
     for (int step = 0; step < 10; ++step) {
       worker.samples(1);
@@ -373,7 +373,7 @@ TEST_CASE("Memory first, Launched: without a process, those that are left go on 
   const auto train_it = [&](ry::Worker& worker) {
     HeldNumbers numbers{.is_cut = is_cut, .rank = worker.rank(), .world_size = worker.world_size()};
     ry::TrainState state{worker, {{"numbers", numbers}}};
-    while (worker.steps() < last_step) {
+    while (worker.steps() < end_of_run) {
       worker.samples(1);
       worker.barrier();
       if (worker.world_size() == 3 && worker.steps() == 9) {
@@ -403,7 +403,7 @@ TEST_CASE("Memory first, Launched: without a process, those that are left go on 
   REQUIRE(launched_runs::comes(scratch.path() / "running"));
   ::kill(launched.pid(1), SIGKILL);
   toy::Weights weights{.values = std::vector<double>(num_values, 1.0)};
-  for (std::uint64_t step = 0; step < last_step; ++step) weights.step(step);
+  for (std::uint64_t step = 0; step < end_of_run; ++step) weights.step(step);
   for (const int process : {0, 2}) {
     CHECK(launched.words(process) == fmt::format("0 failed, begins at {}, sum {}", is_cut ? 5 : 9, weights.sum()));
   }

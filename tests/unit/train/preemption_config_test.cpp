@@ -254,7 +254,7 @@ TEST_CASE("Preemption: a second SIGTERM leaves a checkpoint that storage holds u
                                         ry::Deadline::Clock::now(),
                                         std::move(lease)};
     std::thread watcher;
-    const auto start = [&](const ry::GroupPlan& plan) {
+    const auto start_group = [&](const ry::GroupPlan& plan) {
       auto group = ry::Processes{}.start(plan, [&](ry::WorkerLink& link) { save_twice(link, *may_save_again); });
       watcher = std::thread{[&] {
         awaits([&] { return ry::newest_checkpoint(scratch.path()).has_value(); });
@@ -268,7 +268,7 @@ TEST_CASE("Preemption: a second SIGTERM leaves a checkpoint that storage holds u
       }};
       return group;
     };
-    static_cast<void>(supervision.run(start, [](int) {}));
+    static_cast<void>(supervision.run(start_group, [](int) {}));
     ::_exit(0);
   }
   int status = 0;
