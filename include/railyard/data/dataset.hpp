@@ -129,7 +129,8 @@ class Dataset {
   /// Returns the dataset of which loaders give all samples to each worker, which may have a part of its own.
   [[nodiscard]] Dataset undivided() const {
     Dataset result = *this;
-    result.reading_.is_divided = result.reading_.is_chosen_alike = false;
+    result.reading_.is_divided = false;
+    result.reading_.likeness = detail::Likeness::none;
     result.reading_.common = nullptr;
     return result;
   }
@@ -318,7 +319,7 @@ class Dataset {
   template <class = void>
   [[nodiscard]] Dataset cache() const {
     require_end("cache");
-    return over<detail::CacheNode<>>();
+    return over<detail::CacheNode<>>().with_likeness(likeness());
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
@@ -359,16 +360,16 @@ class Dataset {
   [[nodiscard]] Dataset alike(std::string_view name) const {
     Dataset result = undivided();
     result.reading_.common = std::make_shared<const detail::CommonData>(detail::CommonData{node_, std::string{name}});
-    result.reading_.is_chosen_alike = true;
+    result.reading_.likeness = detail::Likeness::as_given;
     return result;
   }
-  /// Returns the dataset as one of which all workers have the same samples at the same places, or not.
-  [[nodiscard]] Dataset chosen_alike(bool is_alike) const {
+  /// Returns the dataset as one of which workers know that much of each other's samples.
+  [[nodiscard]] Dataset with_likeness(detail::Likeness likeness) const {
     Dataset result = *this;
-    result.reading_.is_chosen_alike = is_alike;
+    result.reading_.likeness = likeness;
     return result;
   }
-  [[nodiscard]] bool is_chosen_alike() const noexcept { return reading_.is_chosen_alike; }
+  [[nodiscard]] detail::Likeness likeness() const noexcept { return reading_.likeness; }
   /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
   [[nodiscard]] const std::shared_ptr<const detail::CommonData>& common() const noexcept { return reading_.common; }
   /// Whether all workers have it alike as it is: nothing was done with it since alike().
@@ -428,7 +429,7 @@ class Dataset {
                                   std::shared_ptr<const AnyPreprocessor> preprocessor = {}) const {
     const bool has_label = !label_.empty() && to->find(label_);
     Reading reading = reading_;
-    reading.is_chosen_alike = keeps_count && is_chosen_alike();  // a function may choose by rank
+    if (!keeps_count) reading.likeness = detail::Likeness::none;  // a function may choose by rank
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to),
                 detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
@@ -448,9 +449,7 @@ class Dataset {
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 
   [[nodiscard]] Dataset after(const detail::NodePtr& made) const {
-    Reading reading = reading_;
-    reading.common = detail::common_after(reading_, node_, made);
-    return {made, label_, reading};
+    return {made, label_, detail::reading_after(reading_, node_, made)};
   }
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
@@ -514,13 +513,13 @@ template <class = void>
                      .named(common_name(datasets));
   std::string names;
   bool is_alike = true;
-  bool is_chosen_alike = true;
+  Likeness likeness = settings.empty() ? Likeness::as_given : Likeness::by_arguments;
   for (const Dataset& dataset : datasets) {
     is_alike = is_alike && dataset.is_alike();
-    is_chosen_alike = is_chosen_alike && dataset.is_chosen_alike();
+    likeness = std::min(likeness, dataset.likeness());
     if (is_alike) names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
   }
-  return is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made.chosen_alike(is_chosen_alike);
+  return (is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made).with_likeness(likeness);
 }
 
 }  // namespace detail

@@ -112,7 +112,7 @@ inline void deal(const std::vector<std::uint64_t>& places, const std::vector<dou
     };
     datasets.push_back(
         dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed))
-            .chosen_alike(dataset.is_chosen_alike()));
+            .with_likeness(std::min(dataset.likeness(), Likeness::by_arguments)));
   }
   return datasets;
 }

@@ -187,20 +187,31 @@ struct LoaderState {
  private:
   void check_part(const State& state) const {
     const Value* const size = state.values.find("world_size");
-    if ((size != nullptr) != is_own) {
+    if (size == nullptr && !is_own) return;
+    if (size == nullptr) {
       refuse(
-          compose("its dataset {} now {}; set RunConfig::data (.split, .splitter) as it was, or begin anew with "
-                  "another RunConfig::name",
-                  is_own ? "was read by all ranks alike, and" : "was a part of each rank's own, and",
-                  is_own ? "each rank has a part of its own" : "all ranks read it alike"));
+          "its dataset was read by all ranks alike, or an older release took it for alike, and now each rank has a "
+          "part "
+          "of its own: set RunConfig::data (.split, .splitter) as it was, let the Trainer's dataset have what all are "
+          "to do alike, or begin anew with another RunConfig::name");
     }
-    if (!is_own || size->as<std::int64_t>() == worker->world_size()) return;
+    const auto workers = size->as<std::int64_t>();
+    if (workers == worker->world_size()) return;  // each rank goes on in what it has read itself
+    const auto rank = state.at("rank").as<std::int64_t>();
+    if (!is_own) {
+      refuse(compose(
+          "its dataset was a part of rank {}'s own, made for {} workers, or an older release took it for one, and now "
+          "all ranks, {} of them, read it alike: give the run {} workers, whose next checkpoint is for any number, set "
+          "RunConfig::data (.split, .splitter) as it was, or begin anew with another RunConfig::name",
+          rank, workers, worker->world_size(), workers));
+    }
     refuse(compose(
         "its dataset was a part of rank {}'s own, made for {} workers by RunConfig::data.splitter, by undivided(), or "
-        "in the training function by filter(), flat_map() or arguments that differ between ranks, and now there are "
-        "{}, for which the parts are others: give the run {} workers, or begin anew with another RunConfig::name, and "
-        "let the Trainer's dataset have what all are to do alike",
-        state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
+        "in the training function by filter(), flat_map() or arguments that differ between ranks, as those of take(), "
+        "shuffle() and the like may where LoaderOptions::drives_step is not set, and now there are {}, for which the "
+        "parts are others: give the run {} workers, or begin anew with another RunConfig::name, and let the Trainer's "
+        "dataset have what all are to do alike",
+        rank, workers, worker->world_size(), workers));
   }
 
   // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. Ranks

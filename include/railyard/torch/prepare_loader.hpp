@@ -23,8 +23,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -234,22 +234,43 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
 
 // Are a worker's ends through which it reads with others what each gets as a whole, by what it reads and how. They live
 // as long as the worker, so that one that makes more loaders of it than others still meets them.
-struct WholeFeeds {
+class WholeFeeds {
+ public:
   static constexpr std::string_view extension_name = "torch.whole_feeds";
-  std::map<std::string, std::shared_ptr<HostFeed>> feeds{};
+  static constexpr std::size_t most_feeds = 16;
+
+  // Returns what is read by that name; nothing yet where it is new. Of more than so many, those that no loader has had
+  // for longest go, for where the arguments of each epoch are others, they would pile up.
+  [[nodiscard]] std::shared_ptr<HostFeed>& at(const std::string& what) {
+    auto found = std::find_if(feeds_.begin(), feeds_.end(), [&what](const auto& feed) { return feed.first == what; });
+    if (found == feeds_.end()) found = feeds_.insert(found, {what, nullptr});
+    std::rotate(found, std::next(found), feeds_.end());
+    for (std::size_t at = 0; feeds_.size() > most_feeds && at + 1 < feeds_.size();) {
+      if (feeds_[at].second.use_count() > 1) {
+        ++at;
+      } else {
+        feeds_.erase(feeds_.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    }
+    return feeds_.back().second;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return feeds_.size(); }
+
+ private:
+  std::vector<std::pair<std::string, std::shared_ptr<HostFeed>>> feeds_{};  // that was asked for last comes last
 };
 
 // Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
 // what it needs by itself.
 [[nodiscard]] inline std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
                                                         const BatchShares& shares, const LoaderOptions& options,
-                                                        bool is_own) {
+                                                        bool reads_alone) {
   if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
   if (dataset.is_divided()) return dataset.is_indexed() ? nullptr : next_stream_feed(worker, options.bound_bytes);
-  if (is_own || !own_operations(dataset)) return nullptr;
+  if (reads_alone || !own_operations(dataset)) return nullptr;
   const std::string what =
       compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
-  std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
+  std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().at(what);
   if (feed == nullptr) {
     feed = make_feed(worker, compose("whole/{}/{}", worker.world().node, std::hash<std::string>{}(what)),
                      options.bound_bytes);
@@ -342,14 +363,15 @@ template <class D>
   const Dataset ordered = options.bucket_by.empty() ? dataset : detail::bucketed(dataset, options);
   if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
   const auto num_samples = ordered.count();
-  bool is_own = detail::is_own_part(dataset);
-  if (options.drives_step && !is_divided) {  // the only ones that all workers make at the same place
-    is_own = detail::is_own_part(worker, dataset);
+  bool is_own = !is_divided && dataset.likeness() != detail::Likeness::as_given;
+  bool reads_alone = detail::is_own_part(dataset);
+  if (options.drives_step && !is_divided) {  // the only ones that all workers make at the same place, and can compare
+    is_own = reads_alone = detail::is_own_part(worker, dataset);
     detail::check_equal_parts(worker, num_samples);
   }
   const auto warn = [&worker](const std::string& text) { worker.warn(text); };
   auto source = std::make_unique<detail::DatasetBatches>(
-      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options, is_own), warn);
+      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options, reads_alone), warn);
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (is_divided) {
     take_stock = [ordered] {

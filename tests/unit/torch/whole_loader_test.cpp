@@ -7,7 +7,9 @@
 #include "support/catch.hpp"
 #include "unit/train/scratch.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -216,4 +218,92 @@ TEST_CASE(
       CHECK(other.metrics().at("batches").number() == 2);
     }
   }
+}
+
+TEST_CASE(
+    "Loader of a whole Dataset: one that drives no steps goes on in what each rank has chosen by its own number") {
+  const Decodes decodes;
+  const Scratch scratch;
+  const std::int64_t of_second = GENERATE(40, 33);
+  const auto train = [of_second](ry::Worker& worker) {
+    const std::int64_t rank = worker.rank();
+    const ry::Dataset part = worker.dataset("valid")
+                                 .skip(static_cast<std::uint64_t>(rank * 40))
+                                 .take(static_cast<std::uint64_t>(rank == 0 ? 40 : of_second));
+    auto loader = ry::prepare_loader(worker, part, {.batch_size_per_worker = 8});
+    ry::TrainState state{worker, {{"loader", loader}}};
+    const std::int64_t consumed = rank == 0 ? 8 : 24;
+    if (!state.is_resumed()) {
+      static_cast<void>(labels_of(loader, static_cast<std::size_t>(consumed / 8 + 1)));
+      worker.report({{"read", true}}, state);
+      throw std::runtime_error{"as planned"};
+    }
+    const auto rest = labels_of(loader);
+    EXPECT(rest.size() == static_cast<std::size_t>((rank == 0 ? 40 : of_second) - consumed));
+    EXPECT(rest.front() == rank * 40 + consumed);
+  };
+  const auto fit = [&](int num_workers) {
+    ry::RunConfig config{
+        .name = "run", .storage_path = scratch.path(), .data = {.split = {}}, .progress = ry::Progress::quiet};
+    return ry::Trainer<ry::SharedMemory, ry::Threads>{
+        train, {.num_workers = num_workers}, std::move(config), {{"valid", decoded(decodes)}}}
+        .fit();
+  };
+  CHECK_THAT(fit(2).error(), Catch::ContainsSubstring("as planned"));
+  CHECK_THAT(fit(3).error(), Catch::ContainsSubstring("give the run 2 workers"));
+  CHECK(fit(2).error() == "");
+}
+
+TEST_CASE("Loader of a whole Dataset: goes on from states of older releases, which took others for a rank's own") {
+  const Decodes decodes;
+  const ry::Datasets datasets{{"valid", decoded(decodes)}, {"few", decoded(decodes).take(40)}};
+  const auto read = [](ry::Worker& worker) {
+    const auto loader_of = [&worker](const ry::Dataset& dataset) {
+      return ry::prepare_loader(worker, dataset, {.batch_size_per_worker = 8});
+    };
+    const auto error_of = [](ry::Loader& loader, const ry::State& state) -> std::string {
+      try {
+        loader.load_state(state);
+      } catch (const ry::ConfigError& error) {
+        return error.what();
+      }
+      return "";
+    };
+    auto before = loader_of(worker.dataset("few"));
+    static_cast<void>(labels_of(before, static_cast<std::size_t>(worker.rank()) + 2));
+    ry::State state = before.state();
+    auto own = loader_of(worker.dataset("valid").take(40));
+    EXPECT(error_of(own, state).find("let the Trainer's dataset have what") != std::string::npos);
+    state.is_own = true;
+    state.values.set("rank", worker.rank());
+    state.values.set("world_size", worker.world_size());
+    auto alike = loader_of(worker.dataset("few"));
+    EXPECT(error_of(alike, state) == "");
+    EXPECT(labels_of(alike).front() == 8 * (worker.rank() + 1));
+    state.values.set("world_size", 5);
+    const std::string error = error_of(alike, state);
+    EXPECT(error.find("older release") != std::string::npos &&
+           error.find("give the run 5 workers") != std::string::npos);
+  };
+  const ry::Result result = run_with_whole<ry::SharedMemory, ry::Threads>(2, datasets, read);
+  CHECK(result.error() == "");
+}
+
+TEST_CASE("Loader of a whole Dataset: what was read with other arguments than those of late is not kept in memory") {
+  const Decodes decodes;
+  std::size_t most = 0;
+  const auto read = [&most](ry::Worker& worker) {
+    auto kept = ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 10});
+    for (std::uint64_t epoch = 0; epoch < 40; ++epoch) {
+      auto loader =
+          ry::prepare_loader(worker, worker.dataset("valid").shuffle(epoch).take(9), {.batch_size_per_worker = 9});
+      EXPECT(labels_of(loader).size() == 9);
+      if (worker.rank() == 0) most = std::max(most, worker.extension<ry::detail::WholeFeeds>().size());
+    }
+    EXPECT(labels_of(kept).size() == num_decoded);
+  };
+  const ry::Result result = run_with_whole<ry::SharedMemory, ry::Threads>(2, {{"valid", decoded(decodes)}}, read);
+  CHECK(result.error() == "");
+  CHECK(most > 1);
+  CHECK(most <= ry::detail::WholeFeeds::most_feeds + 1);
 }

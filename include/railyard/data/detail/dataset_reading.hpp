@@ -7,6 +7,7 @@
 
 #include "railyard/core/detail/compose.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,14 +23,19 @@ struct CommonData {
   std::string name{};
 };
 
+// What workers know of each other's samples of a dataset that is not divided.
+enum class Likeness : std::uint8_t {
+  none,          // each may have others
+  by_arguments,  // alike at the same places, if all workers have given operations the same arguments
+  as_given,      // alike: nothing that was done with what all have alike could choose other samples
+};
+
 struct DatasetReading {
   bool is_divided = true;
   std::size_t batch_size = 0;
   std::size_t batches_ahead = 8;
   std::shared_ptr<const CommonData> common{};
-  // All workers have the same samples at the same places, as far as this one sees: of what they have alike it was made
-  // by operations whose arguments tell what they do.
-  bool is_chosen_alike = false;
+  Likeness likeness = Likeness::none;
   std::string name{};
 };
 
@@ -40,12 +46,13 @@ struct DatasetReading {
   return stock.order();
 }
 
-// What is known in common of a node that was made of another one by an operation whose arguments tell what it does.
-[[nodiscard]] inline std::shared_ptr<const CommonData> common_after(const DatasetReading& before, const NodePtr& node,
-                                                                    const NodePtr& made) {
-  if (before.common == nullptr || before.common->node != node) return before.common;
+// That of a node which was made of another one by an operation whose arguments tell what it does.
+[[nodiscard]] inline DatasetReading reading_after(DatasetReading before, const NodePtr& node, const NodePtr& made) {
+  before.likeness = std::min(before.likeness, Likeness::by_arguments);
+  if (before.common == nullptr || before.common->node != node) return before;
   const std::string name = compose("{} {:x}", before.common->name, choice_of(*made));
-  return std::make_shared<const CommonData>(CommonData{made, name});
+  before.common = std::make_shared<const CommonData>(CommonData{made, name});
+  return before;
 }
 
 }  // namespace detail

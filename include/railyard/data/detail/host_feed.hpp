@@ -53,7 +53,7 @@ namespace detail {
 // Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike, or
 // what operations make of that whose arguments tell what they do. Others may choose by rank.
 [[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
-  return !dataset.is_divided() && !dataset.is_chosen_alike();
+  return !dataset.is_divided() && dataset.likeness() == Likeness::none;
 }
 
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
