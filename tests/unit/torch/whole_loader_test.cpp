@@ -230,12 +230,13 @@ TEST_CASE(
     const ry::Dataset part = worker.dataset("valid")
                                  .skip(static_cast<std::uint64_t>(rank * 40))
                                  .take(static_cast<std::uint64_t>(rank == 0 ? 40 : of_second));
-    auto loader = ry::prepare_loader(worker, part, {.batch_size_per_worker = 8});
+    auto loader = ry::prepare_loader(worker, part, {.batch_size_per_worker = 8, .threads = 0});
     ry::TrainState state{worker, {{"loader", loader}}};
     const std::int64_t consumed = rank == 0 ? 8 : 24;
     if (!state.is_resumed()) {
       static_cast<void>(labels_of(loader, static_cast<std::size_t>(consumed / 8 + 1)));
       worker.report({{"read", true}}, state);
+      worker.barrier();
       throw std::runtime_error{"as planned"};
     }
     const auto rest = labels_of(loader);
