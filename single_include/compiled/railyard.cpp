@@ -6547,11 +6547,12 @@ std::uint64_t choice_of(const DataNode& node) {
   return stock.order();
 }
 
-std::shared_ptr<const CommonData> common_after(const DatasetReading& before, const NodePtr& node,
-                                                                    const NodePtr& made) {
-  if (before.common == nullptr || before.common->node != node) return before.common;
+DatasetReading reading_after(DatasetReading before, const NodePtr& node, const NodePtr& made) {
+  before.likeness = std::min(before.likeness, Likeness::by_arguments);
+  if (before.common == nullptr || before.common->node != node) return before;
   const std::string name = compose("{} {:x}", before.common->name, choice_of(*made));
-  return std::make_shared<const CommonData>(CommonData{made, name});
+  before.common = std::make_shared<const CommonData>(CommonData{made, name});
+  return before;
 }
 
 auto JoiningNode::describe() const -> std::string {
@@ -6663,7 +6664,8 @@ auto Dataset::with_label(std::string name) const -> Dataset {
 
 auto Dataset::undivided() const -> Dataset {
     Dataset result = *this;
-    result.reading_.is_divided = result.reading_.is_chosen_alike = false;
+    result.reading_.is_divided = false;
+    result.reading_.likeness = detail::Likeness::none;
     result.reading_.common = nullptr;
     return result;
   }
@@ -6702,13 +6704,13 @@ auto Dataset::remade(const detail::NodePtr& node) const -> Dataset {
 auto Dataset::alike(std::string_view name) const -> Dataset {
     Dataset result = undivided();
     result.reading_.common = std::make_shared<const detail::CommonData>(detail::CommonData{node_, std::string{name}});
-    result.reading_.is_chosen_alike = true;
+    result.reading_.likeness = detail::Likeness::as_given;
     return result;
   }
 
-auto Dataset::chosen_alike(bool is_alike) const -> Dataset {
+auto Dataset::with_likeness(detail::Likeness likeness) const -> Dataset {
     Dataset result = *this;
-    result.reading_.is_chosen_alike = is_alike;
+    result.reading_.likeness = likeness;
     return result;
   }
 
@@ -6730,12 +6732,6 @@ auto Dataset::require_index(std::string_view operation) const -> void {
 auto Dataset::site_of(std::string_view operation, Schema to) const -> detail::OperationSite {
     return {to == schema() ? node_->schema() : std::make_shared<const Schema>(std::move(to)),
             detail::compose("{} -> {}", describe(), operation), node_->depth()};
-  }
-
-auto Dataset::after(const detail::NodePtr& made) const -> Dataset {
-    Reading reading = reading_;
-    reading.common = detail::common_after(reading_, node_, made);
-    return {made, label_, reading};
   }
 
 }
@@ -7714,7 +7710,7 @@ std::vector<Dataset> filter_parts(const Dataset& dataset, const std::vector<doub
     };
     datasets.push_back(
         dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed))
-            .chosen_alike(dataset.is_chosen_alike()));
+            .with_likeness(std::min(dataset.likeness(), Likeness::by_arguments)));
   }
   return datasets;
 }
@@ -27248,20 +27244,31 @@ auto LoaderState::load(const State& state) -> void {
 
 auto LoaderState::check_part(const State& state) const -> void {
     const Value* const size = state.values.find("world_size");
-    if ((size != nullptr) != is_own) {
+    if (size == nullptr && !is_own) return;
+    if (size == nullptr) {
       refuse(
-          compose("its dataset {} now {}; set RunConfig::data (.split, .splitter) as it was, or begin anew with "
-                  "another RunConfig::name",
-                  is_own ? "was read by all ranks alike, and" : "was a part of each rank's own, and",
-                  is_own ? "each rank has a part of its own" : "all ranks read it alike"));
+          "its dataset was read by all ranks alike, or an older release took it for alike, and now each rank has a "
+          "part "
+          "of its own: set RunConfig::data (.split, .splitter) as it was, let the Trainer's dataset have what all are "
+          "to do alike, or begin anew with another RunConfig::name");
     }
-    if (!is_own || size->as<std::int64_t>() == worker->world_size()) return;
+    const auto workers = size->as<std::int64_t>();
+    if (workers == worker->world_size()) return;  // each rank goes on in what it has read itself
+    const auto rank = state.at("rank").as<std::int64_t>();
+    if (!is_own) {
+      refuse(compose(
+          "its dataset was a part of rank {}'s own, made for {} workers, or an older release took it for one, and now "
+          "all ranks, {} of them, read it alike: give the run {} workers, whose next checkpoint is for any number, set "
+          "RunConfig::data (.split, .splitter) as it was, or begin anew with another RunConfig::name",
+          rank, workers, worker->world_size(), workers));
+    }
     refuse(compose(
         "its dataset was a part of rank {}'s own, made for {} workers by RunConfig::data.splitter, by undivided(), or "
-        "in the training function by filter(), flat_map() or arguments that differ between ranks, and now there are "
-        "{}, for which the parts are others: give the run {} workers, or begin anew with another RunConfig::name, and "
-        "let the Trainer's dataset have what all are to do alike",
-        state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
+        "in the training function by filter(), flat_map() or arguments that differ between ranks, as those of take(), "
+        "shuffle() and the like may where LoaderOptions::drives_step is not set, and now there are {}, for which the "
+        "parts are others: give the run {} workers, or begin anew with another RunConfig::name, and let the Trainer's "
+        "dataset have what all are to do alike",
+        rank, workers, worker->world_size(), workers));
   }
 
 auto LoaderState::loses_place(const State& state, bool is_as_long) const -> bool {
@@ -27665,15 +27672,29 @@ void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_samples)
               worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
+auto WholeFeeds::at(const std::string& what) -> std::shared_ptr<HostFeed>& {
+    auto found = std::find_if(feeds_.begin(), feeds_.end(), [&what](const auto& feed) { return feed.first == what; });
+    if (found == feeds_.end()) found = feeds_.insert(found, {what, nullptr});
+    std::rotate(found, std::next(found), feeds_.end());
+    for (std::size_t at = 0; feeds_.size() > most_feeds && at + 1 < feeds_.size();) {
+      if (feeds_[at].second.use_count() > 1) {
+        ++at;
+      } else {
+        feeds_.erase(feeds_.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    }
+    return feeds_.back().second;
+  }
+
 std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
                                                         const BatchShares& shares, const LoaderOptions& options,
-                                                        bool is_own) {
+                                                        bool reads_alone) {
   if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
   if (dataset.is_divided()) return dataset.is_indexed() ? nullptr : next_stream_feed(worker, options.bound_bytes);
-  if (is_own || !own_operations(dataset)) return nullptr;
+  if (reads_alone || !own_operations(dataset)) return nullptr;
   const std::string what =
       compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
-  std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
+  std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().at(what);
   if (feed == nullptr) {
     feed = make_feed(worker, compose("whole/{}/{}", worker.world().node, std::hash<std::string>{}(what)),
                      options.bound_bytes);
@@ -27738,14 +27759,15 @@ Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions opti
   const Dataset ordered = options.bucket_by.empty() ? dataset : detail::bucketed(dataset, options);
   if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
   const auto num_samples = ordered.count();
-  bool is_own = detail::is_own_part(dataset);
-  if (options.drives_step && !is_divided) {  // the only ones that all workers make at the same place
-    is_own = detail::is_own_part(worker, dataset);
+  bool is_own = !is_divided && dataset.likeness() != detail::Likeness::as_given;
+  bool reads_alone = detail::is_own_part(dataset);
+  if (options.drives_step && !is_divided) {  // the only ones that all workers make at the same place, and can compare
+    is_own = reads_alone = detail::is_own_part(worker, dataset);
     detail::check_equal_parts(worker, num_samples);
   }
   const auto warn = [&worker](const std::string& text) { worker.warn(text); };
   auto source = std::make_unique<detail::DatasetBatches>(
-      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options, is_own), warn);
+      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options, reads_alone), warn);
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (is_divided) {
     take_stock = [ordered] {

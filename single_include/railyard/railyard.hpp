@@ -15637,14 +15637,19 @@ struct CommonData {
   std::string name{};
 };
 
+// What workers know of each other's samples of a dataset that is not divided.
+enum class Likeness : std::uint8_t {
+  none,          // each may have others
+  by_arguments,  // alike at the same places, if all workers have given operations the same arguments
+  as_given,      // alike: nothing that was done with what all have alike could choose other samples
+};
+
 struct DatasetReading {
   bool is_divided = true;
   std::size_t batch_size = 0;
   std::size_t batches_ahead = 8;
   std::shared_ptr<const CommonData> common{};
-  // All workers have the same samples at the same places, as far as this one sees: of what they have alike it was made
-  // by operations whose arguments tell what they do.
-  bool is_chosen_alike = false;
+  Likeness likeness = Likeness::none;
   std::string name{};
 };
 
@@ -15655,12 +15660,13 @@ struct DatasetReading {
   return stock.order();
 }
 
-// What is known in common of a node that was made of another one by an operation whose arguments tell what it does.
-[[nodiscard]] inline std::shared_ptr<const CommonData> common_after(const DatasetReading& before, const NodePtr& node,
-                                                                    const NodePtr& made) {
-  if (before.common == nullptr || before.common->node != node) return before.common;
+// That of a node which was made of another one by an operation whose arguments tell what it does.
+[[nodiscard]] inline DatasetReading reading_after(DatasetReading before, const NodePtr& node, const NodePtr& made) {
+  before.likeness = std::min(before.likeness, Likeness::by_arguments);
+  if (before.common == nullptr || before.common->node != node) return before;
   const std::string name = compose("{} {:x}", before.common->name, choice_of(*made));
-  return std::make_shared<const CommonData>(CommonData{made, name});
+  before.common = std::make_shared<const CommonData>(CommonData{made, name});
+  return before;
 }
 
 }  // namespace detail
@@ -16428,7 +16434,8 @@ class Dataset {
   /// Returns the dataset of which loaders give all samples to each worker, which may have a part of its own.
   [[nodiscard]] Dataset undivided() const {
     Dataset result = *this;
-    result.reading_.is_divided = result.reading_.is_chosen_alike = false;
+    result.reading_.is_divided = false;
+    result.reading_.likeness = detail::Likeness::none;
     result.reading_.common = nullptr;
     return result;
   }
@@ -16617,7 +16624,7 @@ class Dataset {
   template <class = void>
   [[nodiscard]] Dataset cache() const {
     require_end("cache");
-    return over<detail::CacheNode<>>();
+    return over<detail::CacheNode<>>().with_likeness(likeness());
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
@@ -16658,16 +16665,16 @@ class Dataset {
   [[nodiscard]] Dataset alike(std::string_view name) const {
     Dataset result = undivided();
     result.reading_.common = std::make_shared<const detail::CommonData>(detail::CommonData{node_, std::string{name}});
-    result.reading_.is_chosen_alike = true;
+    result.reading_.likeness = detail::Likeness::as_given;
     return result;
   }
-  /// Returns the dataset as one of which all workers have the same samples at the same places, or not.
-  [[nodiscard]] Dataset chosen_alike(bool is_alike) const {
+  /// Returns the dataset as one of which workers know that much of each other's samples.
+  [[nodiscard]] Dataset with_likeness(detail::Likeness likeness) const {
     Dataset result = *this;
-    result.reading_.is_chosen_alike = is_alike;
+    result.reading_.likeness = likeness;
     return result;
   }
-  [[nodiscard]] bool is_chosen_alike() const noexcept { return reading_.is_chosen_alike; }
+  [[nodiscard]] detail::Likeness likeness() const noexcept { return reading_.likeness; }
   /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
   [[nodiscard]] const std::shared_ptr<const detail::CommonData>& common() const noexcept { return reading_.common; }
   /// Whether all workers have it alike as it is: nothing was done with it since alike().
@@ -16727,7 +16734,7 @@ class Dataset {
                                   std::shared_ptr<const AnyPreprocessor> preprocessor = {}) const {
     const bool has_label = !label_.empty() && to->find(label_);
     Reading reading = reading_;
-    reading.is_chosen_alike = keeps_count && is_chosen_alike();  // a function may choose by rank
+    if (!keeps_count) reading.likeness = detail::Likeness::none;  // a function may choose by rank
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to),
                 detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
@@ -16747,9 +16754,7 @@ class Dataset {
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 
   [[nodiscard]] Dataset after(const detail::NodePtr& made) const {
-    Reading reading = reading_;
-    reading.common = detail::common_after(reading_, node_, made);
-    return {made, label_, reading};
+    return {made, label_, detail::reading_after(reading_, node_, made)};
   }
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
@@ -16813,13 +16818,13 @@ template <class = void>
                      .named(common_name(datasets));
   std::string names;
   bool is_alike = true;
-  bool is_chosen_alike = true;
+  Likeness likeness = settings.empty() ? Likeness::as_given : Likeness::by_arguments;
   for (const Dataset& dataset : datasets) {
     is_alike = is_alike && dataset.is_alike();
-    is_chosen_alike = is_chosen_alike && dataset.is_chosen_alike();
+    likeness = std::min(likeness, dataset.likeness());
     if (is_alike) names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
   }
-  return is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made.chosen_alike(is_chosen_alike);
+  return (is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made).with_likeness(likeness);
 }
 
 }  // namespace detail
@@ -17544,7 +17549,7 @@ namespace detail {
 // Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike, or
 // what operations make of that whose arguments tell what they do. Others may choose by rank.
 [[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
-  return !dataset.is_divided() && !dataset.is_chosen_alike();
+  return !dataset.is_divided() && dataset.likeness() == Likeness::none;
 }
 
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
@@ -18573,7 +18578,7 @@ inline void deal(const std::vector<std::uint64_t>& places, const std::vector<dou
     };
     datasets.push_back(
         dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed))
-            .chosen_alike(dataset.is_chosen_alike()));
+            .with_likeness(std::min(dataset.likeness(), Likeness::by_arguments)));
   }
   return datasets;
 }
@@ -52203,20 +52208,31 @@ struct LoaderState {
  private:
   void check_part(const State& state) const {
     const Value* const size = state.values.find("world_size");
-    if ((size != nullptr) != is_own) {
+    if (size == nullptr && !is_own) return;
+    if (size == nullptr) {
       refuse(
-          compose("its dataset {} now {}; set RunConfig::data (.split, .splitter) as it was, or begin anew with "
-                  "another RunConfig::name",
-                  is_own ? "was read by all ranks alike, and" : "was a part of each rank's own, and",
-                  is_own ? "each rank has a part of its own" : "all ranks read it alike"));
+          "its dataset was read by all ranks alike, or an older release took it for alike, and now each rank has a "
+          "part "
+          "of its own: set RunConfig::data (.split, .splitter) as it was, let the Trainer's dataset have what all are "
+          "to do alike, or begin anew with another RunConfig::name");
     }
-    if (!is_own || size->as<std::int64_t>() == worker->world_size()) return;
+    const auto workers = size->as<std::int64_t>();
+    if (workers == worker->world_size()) return;  // each rank goes on in what it has read itself
+    const auto rank = state.at("rank").as<std::int64_t>();
+    if (!is_own) {
+      refuse(compose(
+          "its dataset was a part of rank {}'s own, made for {} workers, or an older release took it for one, and now "
+          "all ranks, {} of them, read it alike: give the run {} workers, whose next checkpoint is for any number, set "
+          "RunConfig::data (.split, .splitter) as it was, or begin anew with another RunConfig::name",
+          rank, workers, worker->world_size(), workers));
+    }
     refuse(compose(
         "its dataset was a part of rank {}'s own, made for {} workers by RunConfig::data.splitter, by undivided(), or "
-        "in the training function by filter(), flat_map() or arguments that differ between ranks, and now there are "
-        "{}, for which the parts are others: give the run {} workers, or begin anew with another RunConfig::name, and "
-        "let the Trainer's dataset have what all are to do alike",
-        state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
+        "in the training function by filter(), flat_map() or arguments that differ between ranks, as those of take(), "
+        "shuffle() and the like may where LoaderOptions::drives_step is not set, and now there are {}, for which the "
+        "parts are others: give the run {} workers, or begin anew with another RunConfig::name, and let the Trainer's "
+        "dataset have what all are to do alike",
+        rank, workers, worker->world_size(), workers));
   }
 
   // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. Ranks
@@ -52950,22 +52966,43 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
 
 // Are a worker's ends through which it reads with others what each gets as a whole, by what it reads and how. They live
 // as long as the worker, so that one that makes more loaders of it than others still meets them.
-struct WholeFeeds {
+class WholeFeeds {
+ public:
   static constexpr std::string_view extension_name = "torch.whole_feeds";
-  std::map<std::string, std::shared_ptr<HostFeed>> feeds{};
+  static constexpr std::size_t most_feeds = 16;
+
+  // Returns what is read by that name; nothing yet where it is new. Of more than so many, those that no loader has had
+  // for longest go, for where the arguments of each epoch are others, they would pile up.
+  [[nodiscard]] std::shared_ptr<HostFeed>& at(const std::string& what) {
+    auto found = std::find_if(feeds_.begin(), feeds_.end(), [&what](const auto& feed) { return feed.first == what; });
+    if (found == feeds_.end()) found = feeds_.insert(found, {what, nullptr});
+    std::rotate(found, std::next(found), feeds_.end());
+    for (std::size_t at = 0; feeds_.size() > most_feeds && at + 1 < feeds_.size();) {
+      if (feeds_[at].second.use_count() > 1) {
+        ++at;
+      } else {
+        feeds_.erase(feeds_.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    }
+    return feeds_.back().second;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return feeds_.size(); }
+
+ private:
+  std::vector<std::pair<std::string, std::shared_ptr<HostFeed>>> feeds_{};  // that was asked for last comes last
 };
 
 // Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
 // what it needs by itself.
 [[nodiscard]] inline std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
                                                         const BatchShares& shares, const LoaderOptions& options,
-                                                        bool is_own) {
+                                                        bool reads_alone) {
   if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
   if (dataset.is_divided()) return dataset.is_indexed() ? nullptr : next_stream_feed(worker, options.bound_bytes);
-  if (is_own || !own_operations(dataset)) return nullptr;
+  if (reads_alone || !own_operations(dataset)) return nullptr;
   const std::string what =
       compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
-  std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
+  std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().at(what);
   if (feed == nullptr) {
     feed = make_feed(worker, compose("whole/{}/{}", worker.world().node, std::hash<std::string>{}(what)),
                      options.bound_bytes);
@@ -53058,14 +53095,15 @@ template <class D>
   const Dataset ordered = options.bucket_by.empty() ? dataset : detail::bucketed(dataset, options);
   if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
   const auto num_samples = ordered.count();
-  bool is_own = detail::is_own_part(dataset);
-  if (options.drives_step && !is_divided) {  // the only ones that all workers make at the same place
-    is_own = detail::is_own_part(worker, dataset);
+  bool is_own = !is_divided && dataset.likeness() != detail::Likeness::as_given;
+  bool reads_alone = detail::is_own_part(dataset);
+  if (options.drives_step && !is_divided) {  // the only ones that all workers make at the same place, and can compare
+    is_own = reads_alone = detail::is_own_part(worker, dataset);
     detail::check_equal_parts(worker, num_samples);
   }
   const auto warn = [&worker](const std::string& text) { worker.warn(text); };
   auto source = std::make_unique<detail::DatasetBatches>(
-      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options, is_own), warn);
+      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options, reads_alone), warn);
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (is_divided) {
     take_stock = [ordered] {

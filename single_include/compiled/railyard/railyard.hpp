@@ -10592,23 +10592,27 @@ struct CommonData {
   std::string name{};
 };
 
+// What workers know of each other's samples of a dataset that is not divided.
+enum class Likeness : std::uint8_t {
+  none,          // each may have others
+  by_arguments,  // alike at the same places, if all workers have given operations the same arguments
+  as_given,      // alike: nothing that was done with what all have alike could choose other samples
+};
+
 struct DatasetReading {
   bool is_divided = true;
   std::size_t batch_size = 0;
   std::size_t batches_ahead = 8;
   std::shared_ptr<const CommonData> common{};
-  // All workers have the same samples at the same places, as far as this one sees: of what they have alike it was made
-  // by operations whose arguments tell what they do.
-  bool is_chosen_alike = false;
+  Likeness likeness = Likeness::none;
   std::string name{};
 };
 
 // A number that is another where other operations, or others of their settings, choose and order the samples.
 [[nodiscard]] std::uint64_t choice_of(const DataNode& node);
 
-// What is known in common of a node that was made of another one by an operation whose arguments tell what it does.
-[[nodiscard]] std::shared_ptr<const CommonData> common_after(const DatasetReading& before, const NodePtr& node,
-                                                                    const NodePtr& made);
+// That of a node which was made of another one by an operation whose arguments tell what it does.
+[[nodiscard]] DatasetReading reading_after(DatasetReading before, const NodePtr& node, const NodePtr& made);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -11478,7 +11482,7 @@ class Dataset {
   template <class = void>
   [[nodiscard]] Dataset cache() const {
     require_end("cache");
-    return over<detail::CacheNode<>>();
+    return over<detail::CacheNode<>>().with_likeness(likeness());
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
@@ -11504,9 +11508,9 @@ class Dataset {
   /// Returns the dataset, of which loaders give all samples to each worker, as one that all of them have alike: those
   /// of a host may then read it together.
   [[nodiscard]] Dataset alike(std::string_view name) const;
-  /// Returns the dataset as one of which all workers have the same samples at the same places, or not.
-  [[nodiscard]] Dataset chosen_alike(bool is_alike) const;
-  [[nodiscard]] bool is_chosen_alike() const noexcept { return reading_.is_chosen_alike; }
+  /// Returns the dataset as one of which workers know that much of each other's samples.
+  [[nodiscard]] Dataset with_likeness(detail::Likeness likeness) const;
+  [[nodiscard]] detail::Likeness likeness() const noexcept { return reading_.likeness; }
   /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
   [[nodiscard]] const std::shared_ptr<const detail::CommonData>& common() const noexcept { return reading_.common; }
   /// Whether all workers have it alike as it is: nothing was done with it since alike().
@@ -11552,7 +11556,7 @@ class Dataset {
                                   std::shared_ptr<const AnyPreprocessor> preprocessor = {}) const {
     const bool has_label = !label_.empty() && to->find(label_);
     Reading reading = reading_;
-    reading.is_chosen_alike = keeps_count && is_chosen_alike();  // a function may choose by rank
+    if (!keeps_count) reading.likeness = detail::Likeness::none;  // a function may choose by rank
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to),
                 detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
@@ -11571,7 +11575,9 @@ class Dataset {
   }
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 
-  [[nodiscard]] Dataset after(const detail::NodePtr& made) const;
+  [[nodiscard]] Dataset after(const detail::NodePtr& made) const {
+    return {made, label_, detail::reading_after(reading_, node_, made)};
+  }
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
     return after(std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...));
@@ -11634,13 +11640,13 @@ template <class = void>
                      .named(common_name(datasets));
   std::string names;
   bool is_alike = true;
-  bool is_chosen_alike = true;
+  Likeness likeness = settings.empty() ? Likeness::as_given : Likeness::by_arguments;
   for (const Dataset& dataset : datasets) {
     is_alike = is_alike && dataset.is_alike();
-    is_chosen_alike = is_chosen_alike && dataset.is_chosen_alike();
+    likeness = std::min(likeness, dataset.likeness());
     if (is_alike) names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
   }
-  return is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made.chosen_alike(is_chosen_alike);
+  return (is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made).with_likeness(likeness);
 }
 
 }  // namespace detail
@@ -12084,7 +12090,7 @@ namespace detail {
 // Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike, or
 // what operations make of that whose arguments tell what they do. Others may choose by rank.
 [[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
-  return !dataset.is_divided() && !dataset.is_chosen_alike();
+  return !dataset.is_divided() && dataset.likeness() == Likeness::none;
 }
 
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
@@ -31340,16 +31346,25 @@ void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_samples)
 
 // Are a worker's ends through which it reads with others what each gets as a whole, by what it reads and how. They live
 // as long as the worker, so that one that makes more loaders of it than others still meets them.
-struct WholeFeeds {
+class WholeFeeds {
+ public:
   static constexpr std::string_view extension_name = "torch.whole_feeds";
-  std::map<std::string, std::shared_ptr<HostFeed>> feeds{};
+  static constexpr std::size_t most_feeds = 16;
+
+  // Returns what is read by that name; nothing yet where it is new. Of more than so many, those that no loader has had
+  // for longest go, for where the arguments of each epoch are others, they would pile up.
+  [[nodiscard]] std::shared_ptr<HostFeed>& at(const std::string& what);
+  [[nodiscard]] std::size_t size() const noexcept { return feeds_.size(); }
+
+ private:
+  std::vector<std::pair<std::string, std::shared_ptr<HostFeed>>> feeds_{};  // that was asked for last comes last
 };
 
 // Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
 // what it needs by itself.
 [[nodiscard]] std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
                                                         const BatchShares& shares, const LoaderOptions& options,
-                                                        bool is_own);
+                                                        bool reads_alone);
 
 // Groups are of the size that the user gave, for the order must not depend on the number of workers.
 [[nodiscard]] Dataset bucketed(const Dataset& dataset, const LoaderOptions& options);
