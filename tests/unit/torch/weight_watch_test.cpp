@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Weights that some ranks alone have written to are found, and what is legitimate is left alone.
 #include "railyard/torch/detail/weight_watch.hpp"
+#include "railyard/torch/detail/pass_numbers.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/prepare_optimizer.hpp"
 #include "railyard/torch/replicas.hpp"
@@ -132,6 +133,80 @@ TEST_CASE("WeightWatch: every element has its turn in 64 steps, of many weights 
         }
         CHECK(is_seen);
         *element = 0;
+      }
+    }
+  }
+}
+
+using Slots = std::vector<ry::detail::GradientSlot>;
+
+// Whether ranks of these numbers are told apart by the sums of what they say.
+bool are_apart(const std::vector<double>& seen) {
+  const ry::detail::PassNumbers passes{static_cast<int>(seen.size())};
+  std::vector<double> sums(passes.count());
+  for (std::size_t rank = 0; rank < seen.size(); ++rank) {
+    passes.add({.weights_seen = seen[rank]}, static_cast<int>(rank), sums);
+  }
+  return passes.summary_of(sums).are_weights_apart;
+}
+
+// In how many of 192 steps, three turns of each weight, two ranks of these weights are told apart.
+int num_apart(const torch::Tensor& weights, const torch::Tensor& others) {
+  const auto seen_of = [](const torch::Tensor& parameter) {
+    Slots slots(1);
+    slots[0].parameter = parameter;
+    ry::detail::WeightWatch watch;
+    watch.reset(slots);
+    std::vector<double> seen;
+    for (std::uint64_t step = 0; step < 192; ++step) {
+      watch.look(slots, step);
+      seen.push_back(watch.number());
+    }
+    return seen;
+  };
+  const auto seen = seen_of(weights);
+  const auto other = seen_of(others);
+  int count = 0;
+  for (std::size_t step = 0; step < seen.size(); ++step) count += are_apart({seen[step], other[step]}) ? 1 : 0;
+  return count;
+}
+
+TEST_CASE("WeightWatch: of weights drawn around zero every change but one by rounding is seen (FAULTS D34)") {
+  torch::manual_seed(1);
+  const auto type = GENERATE(torch::kFloat, torch::kBFloat16);
+  INFO(type);
+  const auto weights = (torch::randn({2000, 768}) * 0.02).to(type);
+  const auto after = [&](const std::function<void(torch::Tensor&)>& change) {
+    torch::Tensor changed = weights.clone();
+    change(changed);
+    return num_apart(weights, changed);
+  };
+  CHECK(after([](torch::Tensor&) {}) == 0);
+  CHECK(after([](torch::Tensor& w) { w.mul_(1 + torch::randn_like(w) * 2e-6); }) == 0);
+  CHECK(after([](torch::Tensor& w) { w.add_(torch::randn_like(w) * 0.0006); }) >= 60);
+  CHECK(after([](torch::Tensor& w) { w.add_(torch::randn_like(w).sign() * 64e-5); }) >= 60);  // as by Adam, of 1e-5
+  CHECK(after([](torch::Tensor& w) { w[777] = torch::randn({768}) * 0.02; }) >= 1);
+  CHECK(after([](torch::Tensor& w) { w[777].zero_(); }) >= 1);
+  CHECK(after([](torch::Tensor& w) { w[777][3] = 1; }) >= 1);
+  CHECK(after([](torch::Tensor& w) { w[777] = w[778].clone(); }) >= 1);
+  if (type == torch::kFloat) CHECK(after([](torch::Tensor& w) { w.add_(torch::randn_like(w).sign() * 1e-5); }) >= 120);
+}
+
+TEST_CASE("WeightWatch: as many equal ranks as one likes are not apart, and one among them is") {
+  for (const double size : {0.0, 1e-9, 0.02, 300.0}) {
+    Slots slots(64);
+    for (auto& slot : slots) slot.parameter = torch::full({4}, size);
+    for (std::size_t odd = 0; odd < slots.size(); odd += 3) slots[odd].parameter.zero_();
+    ry::detail::WeightWatch watch;
+    watch.reset(slots);
+    watch.look(slots, 0);
+    for (const std::size_t num_ranks : {2, 48, 96, 120, 1000, 2000, 5000}) {
+      INFO(size << " on " << num_ranks);
+      std::vector<double> seen(num_ranks, watch.number());
+      CHECK_FALSE(are_apart(seen));
+      for (const double difference : {2e-3, -1.0, 100.0}) {
+        seen[num_ranks / 2] = watch.number() + difference;
+        CHECK(are_apart(seen));
       }
     }
   }

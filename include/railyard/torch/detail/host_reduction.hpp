@@ -23,6 +23,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -218,8 +219,8 @@ class HostReduction {
 
   void summarise() {
     shown_.tables.clear();
-    double seen = 0;
-    double squares = 0;
+    double cosines = 0;
+    double sines = 0;
     for (int rank = 0; rank < memory_->size(); ++rank) {
       Record record;
       const auto shown = memory_->record_of(rank);
@@ -236,10 +237,10 @@ class HostReduction {
       summary_.num_ended += record.header.has_ended;
       summary_.num_replaced += record.header.has_replaced;
       summary_.waits.push_back(record.header.waited);
-      seen += record.header.weights_seen;
-      squares += record.header.weights_seen * record.header.weights_seen;
+      cosines += std::cos(record.header.weights_seen);
+      sines += std::sin(record.header.weights_seen);
     }
-    summary_.are_weights_apart = WeightWatch::are_apart(seen, squares, shown_.headers.size());
+    summary_.are_weights_apart = WeightWatch::are_apart(cosines, sines, shown_.headers.size());
     summary_.headers = shown_.headers;
   }
 

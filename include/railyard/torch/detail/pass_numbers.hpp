@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,8 +36,8 @@ class PassNumbers {
     numbers[1] += header.silent;
     numbers[2] += header.has_ended;
     numbers[3] += header.has_replaced;
-    numbers[4] += header.weights_seen;
-    numbers[5] += header.weights_seen * header.weights_seen;
+    numbers[4] += std::cos(header.weights_seen);
+    numbers[5] += std::sin(header.weights_seen);
     const auto own = header.wishes.numbers<double>();
     std::transform(own.begin(), own.end(), &numbers[wishes], &numbers[wishes], std::plus{});
     const Places at = places_of(header);
