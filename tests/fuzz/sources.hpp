@@ -31,17 +31,28 @@ inline bool are_equal(const ry::Block& block, std::size_t row, const ry::Block& 
   return true;
 }
 
-/// Writes a file, always the same one of this process, and returns its path. Where TMPDIR is in memory, this takes no
-/// disk; by a path through /proc it would be opened half as fast.
-inline const std::string& write_file(std::string_view bytes) {
-  static const std::string path = [] {
+/// Is a file of this process alone, since several may run at once; gone when the process ends in order.
+struct InputFile {
+  InputFile() {
     const char* const folder = std::getenv("TMPDIR");
-    return std::string{folder == nullptr ? "/tmp" : folder} + "/railyard_fuzz_input_" + std::to_string(::getpid());
-  }();
-  static const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  require(::pwrite(file, bytes.data(), bytes.size(), 0) == static_cast<::ssize_t>(bytes.size()));
-  require(::ftruncate(file, static_cast<::off_t>(bytes.size())) == 0);
-  return path;
+    path = std::string{folder == nullptr ? "/tmp" : folder} + "/railyard_fuzz_input_" + std::to_string(::getpid());
+    file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  ~InputFile() { ::unlink(path.c_str()); }
+
+  std::string path{};
+  int file = -1;
+};
+
+/// Writes a file, always the same one, and returns its path. Where TMPDIR is in memory, this takes no disk; by a path
+/// through /proc it would be opened half as fast.
+inline const std::string& write_file(std::string_view bytes) {
+  static const InputFile input;
+  require(::pwrite(input.file, bytes.data(), bytes.size(), 0) == static_cast<::ssize_t>(bytes.size()));
+  require(::ftruncate(input.file, static_cast<::off_t>(bytes.size())) == 0);
+  return input.path;
 }
 
 }  // namespace fuzz

@@ -200,7 +200,7 @@ TEST_CASE("WeightWatch: as many equal ranks as one likes are not apart, and one 
     ry::detail::WeightWatch watch;
     watch.reset(slots);
     watch.look(slots, 0);
-    for (const std::size_t num_ranks : {2, 48, 96, 120, 1000, 2000, 5000}) {
+    for (const std::size_t num_ranks : {2U, 48U, 96U, 120U, 1000U, 2000U, 5000U}) {
       INFO(size << " on " << num_ranks);
       std::vector<double> seen(num_ranks, watch.number());
       CHECK_FALSE(are_apart(seen));
