@@ -25681,9 +25681,11 @@ bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots, WatchedModels&
   return slots.size() < kept.size();
 }
 
-auto WeightWatch::are_apart(double sum, double squares, std::size_t num_ranks) noexcept -> bool {
+auto WeightWatch::are_apart(double cosines, double sines, std::size_t num_ranks) noexcept -> bool {
     const auto count = static_cast<double>(num_ranks);
-    return count * squares - sum * sum > (count - 1) * tolerance * tolerance;
+    const double length = std::hypot(cosines, sines);
+    const double rounding = count * count * count * 4e-16;  // at most, of sums in any order
+    return (count - length) * (count + length) > (count - 1) * tolerance * tolerance + rounding;
   }
 
 auto WeightWatch::reset(const std::vector<GradientSlot>& slots) -> void {
@@ -25716,6 +25718,7 @@ auto WeightWatch::look(const std::vector<GradientSlot>& slots, std::uint64_t ste
     seen_.clear();
     if (turns_.empty()) return;
     turn_ = step % turns_.size();
+    round_ = static_cast<std::uint32_t>(step / turns_.size());
     for (const Part& part : turns_[turn_]) {
       const GradientSlot& slot = slots[part.index];
       const bool is_there = count_of(slot) >= part.end;  // whoever has moved or converted it will be told so
@@ -25723,7 +25726,7 @@ auto WeightWatch::look(const std::vector<GradientSlot>& slots, std::uint64_t ste
       if (!is_there) {
         seen_.emplace_back();
       } else {
-        seen_.push_back(weights.is_complex() ? sum_of(as_real(weights.detach()), part) : sum_of(weights, part));
+        seen_.push_back(weights.is_complex() ? look_at(as_real(weights.detach()), part) : look_at(weights, part));
       }
       number_ += seen_.back().number();
     }
@@ -25731,20 +25734,23 @@ auto WeightWatch::look(const std::vector<GradientSlot>& slots, std::uint64_t ste
 
 auto WeightWatch::refuse(Worker& worker, const std::vector<GradientSlot>& slots, std::uint64_t step) const -> void {
     std::vector<double> mine;
-    for (const Sum& sum : seen_) mine.insert(mine.end(), {sum.number(), sum.sum / sum.count});
+    for (const Sight& seen : seen_) mine.insert(mine.end(), {seen.number(), seen.sum / seen.count, seen.size()});
     const auto all = gather_values(worker, mine);
     const auto size = static_cast<std::size_t>(worker.world_size());
     Difference most;
     std::size_t which = 0;
     for (std::size_t at = 0; at < seen_.size(); ++at) {
       std::vector<double> numbers;
-      for (std::size_t rank = 0; rank < size; ++rank) numbers.push_back(all[rank * mine.size() + 2 * at]);
+      for (std::size_t rank = 0; rank < size; ++rank) numbers.push_back(all[rank * mine.size() + 3 * at]);
       const Difference difference = difference_of(numbers);
       if (difference.distance <= most.distance) continue;
       most = difference;
       which = at;
     }
-    const auto mean = [&](std::size_t rank) { return short_text(Value{all[rank * mine.size() + 2 * which + 1]}); };
+    const auto told = [&](std::size_t rank) {
+      const double* const of_rank = &all[rank * mine.size() + 3 * which];
+      return compose("{:.9g} (root mean square {:.9g})", of_rank[1], of_rank[2]);
+    };
     const Part& part = turns_[turn_][which];
     throw ConfigError{compose(
         "backward() on rank {}/{}: when step {} began, the parameter \"{}\" had other values on rank {} than on rank "
@@ -25753,14 +25759,14 @@ auto WeightWatch::refuse(Worker& worker, const std::vector<GradientSlot>& slots,
         "optimizers have other settings: do the same on all ranks, or set ModelOptions::compare_weights to false if "
         "weights are meant to differ",
         worker.rank(), worker.world_size(), step, slots[part.index].name, most.rank, most.other, part.begin,
-        part.end - 1, mean(most.rank), mean(most.other), turns_.size())};
+        part.end - 1, told(most.rank), told(most.other), turns_.size())};
   }
 
-auto WeightWatch::Sum::number() const -> double {
-      constexpr double least = 1e-30;  // what vanishes does so otherwise with another rounding
+auto WeightWatch::Sight::number() const -> double {
+      constexpr double least = 1e-4;
       constexpr double not_finite = 100;
-      if (!is_finite(size)) return not_finite;
-      return (sum / (size + count * least) + std::log(size / count + least)) * digits;
+      if (!is_finite(squares)) return not_finite;
+      return (projection / (std::sqrt(count) * (size() + least)) + std::log1p(size() / least)) * digits;
     }
 
 auto WeightWatch::difference_of(const std::vector<double>& numbers) -> Difference {
@@ -25796,19 +25802,32 @@ auto WeightWatch::count_of(const GradientSlot& slot) -> std::int64_t {
     }
   }
 
-auto WeightWatch::sum_of(const at::Tensor& numbers, const Part& part) -> Sum {
+auto WeightWatch::look_at(const at::Tensor& numbers, const Part& part) const -> Sight {
     switch (numbers.scalar_type()) {
       case at::ScalarType::Float:
-        return sum_of<float>(numbers, part);
+        return look_at<float>(numbers, part);
       case at::ScalarType::Double:
-        return sum_of<double>(numbers, part);
+        return look_at<double>(numbers, part);
       case at::ScalarType::Half:
-        return sum_of<at::Half>(numbers, part);
+        return look_at<at::Half>(numbers, part);
       case at::ScalarType::BFloat16:
-        return sum_of<at::BFloat16>(numbers, part);
+        return look_at<at::BFloat16>(numbers, part);
       default:
         return {};
     }
+  }
+
+auto WeightWatch::hash_of(std::uint32_t number) noexcept -> std::uint32_t {
+    number = (number ^ (number >> 16U)) * 0x9e3779b1U;
+    number = (number ^ (number >> 15U)) * 0x85ebca77U;
+    return number ^ (number >> 16U);
+  }
+
+auto WeightWatch::factor_of(std::uint32_t seed, std::int64_t element) noexcept -> double {
+    const std::uint32_t hash = hash_of(static_cast<std::uint32_t>(element) + seed);
+    constexpr std::uint32_t one = 0x3f800000;              // as a float
+    constexpr std::uint32_t sign_and_digits = 0x807fffff;  // of a float
+    return static_cast<double>(std::bit_cast<float>(one | (hash & sign_and_digits)));
   }
 
 auto WeightWatch::offset_of(const at::Tensor& tensor, std::int64_t element) -> std::int64_t {
@@ -25824,8 +25843,8 @@ auto PassNumbers::add(const PassHeader& header, int rank, std::span<double> numb
     numbers[1] += header.silent;
     numbers[2] += header.has_ended;
     numbers[3] += header.has_replaced;
-    numbers[4] += header.weights_seen;
-    numbers[5] += header.weights_seen * header.weights_seen;
+    numbers[4] += std::cos(header.weights_seen);
+    numbers[5] += std::sin(header.weights_seen);
     const auto own = header.wishes.numbers<double>();
     std::transform(own.begin(), own.end(), &numbers[wishes], &numbers[wishes], std::plus{});
     const Places at = places_of(header);
@@ -26175,8 +26194,8 @@ auto HostReduction::allocate(std::size_t size_bytes) const -> void* {
 
 auto HostReduction::summarise() -> void {
     shown_.tables.clear();
-    double seen = 0;
-    double squares = 0;
+    double cosines = 0;
+    double sines = 0;
     for (int rank = 0; rank < memory_->size(); ++rank) {
       Record record;
       const auto shown = memory_->record_of(rank);
@@ -26193,10 +26212,10 @@ auto HostReduction::summarise() -> void {
       summary_.num_ended += record.header.has_ended;
       summary_.num_replaced += record.header.has_replaced;
       summary_.waits.push_back(record.header.waited);
-      seen += record.header.weights_seen;
-      squares += record.header.weights_seen * record.header.weights_seen;
+      cosines += std::cos(record.header.weights_seen);
+      sines += std::sin(record.header.weights_seen);
     }
-    summary_.are_weights_apart = WeightWatch::are_apart(seen, squares, shown_.headers.size());
+    summary_.are_weights_apart = WeightWatch::are_apart(cosines, sines, shown_.headers.size());
     summary_.headers = shown_.headers;
   }
 

@@ -48570,7 +48570,9 @@ struct ModelOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;
   /// Whether the ranks look, in each step, at a sixty-fourth of the weights (of those on the CPU, frozen ones as well)
   /// and backward() throws on all of them if they have other ones: something has then written to weights on some ranks
-  /// alone. What differs by rounding is alike. false where weights are meant to differ.
+  /// alone. Of more than 2000 parameters they look at 64 or fewer, so that each has its turn later. What differs by
+  /// less than about 1e-4 of the size of what is looked at (1e-2 in half types) is taken for rounding. false where
+  /// weights are meant to differ.
   bool compare_weights = true;
 };
 
@@ -49264,7 +49266,9 @@ namespace detail {
 // Averaged gradients are equal on all ranks, bit for bit, and so weights stay equal that nothing but optimizers of
 // equal settings writes to. Equal bits are not asked for: processors of two kinds, and loops that are cut for other
 // numbers of threads, may round an update otherwise, and such differences grow only as the square root of the steps.
-// So ranks compare one number that rounding hardly moves, made of each weight's relative sum and of its size.
+// So ranks compare one number that rounding hardly moves, made of each weight's size and of its projection on fixed
+// pseudo-random numbers: any change of direction moves that by about as much as it is of the size. A sum would not do:
+// of what is drawn around zero it is nearly nothing, whatever is done to the elements.
 //
 // In which turn is looked at what is a function of the step, and what is told rides on the step's first exchange.
 // Weights that an optimizer keeps once per host are looked at as all others: hosts may part. Buffers are not: those
@@ -49274,15 +49278,20 @@ class WeightWatch {
   // A step costs some operations for each weight and sample, so to look at one of so many costs far below 1% of it.
   // Thousands of small weights take more turns.
   static constexpr std::int64_t most_turns = 64;
-  // More of them would make numbers so large that a difference drowns, and are worth no more.
+  // More of them would add up to more rounding, and cost more to gather.
   static constexpr std::size_t most_parts = 64;
-  static constexpr double tolerance = 1e-3;
+  // Roundings of single precision move the number by some 1e-7 at first and 1e-5 after very many steps. One step of
+  // Adam with a rate of 1e-5 on one rank alone moves it by 5e-4, where weights are of the size 0.02.
+  static constexpr double tolerance = 1e-4;
 
-  // Whether ranks have seen other weights: the sum of squares over them is least when all have the same number. The
-  // difference of one rank to the others counts as much among many as among two.
-  [[nodiscard]] static bool are_apart(double sum, double squares, std::size_t num_ranks) noexcept {
+  // Whether ranks have seen other weights. Each has added the cosine and the sine of its number to the sums: they are
+  // the longest together when all numbers are the same. Squares of the numbers themselves would cancel among many
+  // ranks. The difference of one rank to the others counts as much among many as among two.
+  [[nodiscard]] static bool are_apart(double cosines, double sines, std::size_t num_ranks) noexcept {
     const auto count = static_cast<double>(num_ranks);
-    return count * squares - sum * sum > (count - 1) * tolerance * tolerance;
+    const double length = std::hypot(cosines, sines);
+    const double rounding = count * count * count * 4e-16;  // at most, of sums in any order
+    return (count - length) * (count + length) > (count - 1) * tolerance * tolerance + rounding;
   }
 
   // Divides the weights of all models among turns. What was seen of others counts no more.
@@ -49317,6 +49326,7 @@ class WeightWatch {
     seen_.clear();
     if (turns_.empty()) return;
     turn_ = step % turns_.size();
+    round_ = static_cast<std::uint32_t>(step / turns_.size());
     for (const Part& part : turns_[turn_]) {
       const GradientSlot& slot = slots[part.index];
       const bool is_there = count_of(slot) >= part.end;  // whoever has moved or converted it will be told so
@@ -49324,7 +49334,7 @@ class WeightWatch {
       if (!is_there) {
         seen_.emplace_back();
       } else {
-        seen_.push_back(weights.is_complex() ? sum_of(as_real(weights.detach()), part) : sum_of(weights, part));
+        seen_.push_back(weights.is_complex() ? look_at(as_real(weights.detach()), part) : look_at(weights, part));
       }
       number_ += seen_.back().number();
     }
@@ -49336,20 +49346,23 @@ class WeightWatch {
   // All ranks call it when they have seen other weights. Throws: ConfigError on all ranks.
   [[noreturn]] void refuse(Worker& worker, const std::vector<GradientSlot>& slots, std::uint64_t step) const {
     std::vector<double> mine;
-    for (const Sum& sum : seen_) mine.insert(mine.end(), {sum.number(), sum.sum / sum.count});
+    for (const Sight& seen : seen_) mine.insert(mine.end(), {seen.number(), seen.sum / seen.count, seen.size()});
     const auto all = gather_values(worker, mine);
     const auto size = static_cast<std::size_t>(worker.world_size());
     Difference most;
     std::size_t which = 0;
     for (std::size_t at = 0; at < seen_.size(); ++at) {
       std::vector<double> numbers;
-      for (std::size_t rank = 0; rank < size; ++rank) numbers.push_back(all[rank * mine.size() + 2 * at]);
+      for (std::size_t rank = 0; rank < size; ++rank) numbers.push_back(all[rank * mine.size() + 3 * at]);
       const Difference difference = difference_of(numbers);
       if (difference.distance <= most.distance) continue;
       most = difference;
       which = at;
     }
-    const auto mean = [&](std::size_t rank) { return short_text(Value{all[rank * mine.size() + 2 * which + 1]}); };
+    const auto told = [&](std::size_t rank) {
+      const double* const of_rank = &all[rank * mine.size() + 3 * which];
+      return compose("{:.9g} (root mean square {:.9g})", of_rank[1], of_rank[2]);
+    };
     const Part& part = turns_[turn_][which];
     throw ConfigError{compose(
         "backward() on rank {}/{}: when step {} began, the parameter \"{}\" had other values on rank {} than on rank "
@@ -49358,7 +49371,7 @@ class WeightWatch {
         "optimizers have other settings: do the same on all ranks, or set ModelOptions::compare_weights to false if "
         "weights are meant to differ",
         worker.rank(), worker.world_size(), step, slots[part.index].name, most.rank, most.other, part.begin,
-        part.end - 1, mean(most.rank), mean(most.other), turns_.size())};
+        part.end - 1, told(most.rank), told(most.other), turns_.size())};
   }
 
  private:
@@ -49371,18 +49384,23 @@ class WeightWatch {
     std::int64_t end = 0;
   };
 
-  struct Sum {
+  // What is seen of a part.
+  struct Sight {
+    double projection = 0;
+    double squares = 0;
     double sum = 0;
-    double size = 0;  // the sum of absolute values
     double count = 1;
     double digits = 1;  // a half type's last digit is worth more
 
-    // Moves by the relative difference of what it is made of.
+    [[nodiscard]] double size() const { return std::sqrt(squares / count); }
+
+    // Moves by the relative difference of what it is made of; of what vanishes, which does so otherwise with another
+    // rounding, by the difference to `least`. It is 0 where all elements are.
     [[nodiscard]] double number() const {
-      constexpr double least = 1e-30;  // what vanishes does so otherwise with another rounding
+      constexpr double least = 1e-4;
       constexpr double not_finite = 100;
-      if (!is_finite(size)) return not_finite;
-      return (sum / (size + count * least) + std::log(size / count + least)) * digits;
+      if (!is_finite(squares)) return not_finite;
+      return (projection / (std::sqrt(count) * (size() + least)) + std::log1p(size() / least)) * digits;
     }
   };
 
@@ -49427,45 +49445,68 @@ class WeightWatch {
     }
   }
 
-  [[nodiscard]] static Sum sum_of(const at::Tensor& numbers, const Part& part) {
+  [[nodiscard]] Sight look_at(const at::Tensor& numbers, const Part& part) const {
     switch (numbers.scalar_type()) {
       case at::ScalarType::Float:
-        return sum_of<float>(numbers, part);
+        return look_at<float>(numbers, part);
       case at::ScalarType::Double:
-        return sum_of<double>(numbers, part);
+        return look_at<double>(numbers, part);
       case at::ScalarType::Half:
-        return sum_of<at::Half>(numbers, part);
+        return look_at<at::Half>(numbers, part);
       case at::ScalarType::BFloat16:
-        return sum_of<at::BFloat16>(numbers, part);
+        return look_at<at::BFloat16>(numbers, part);
       default:
         return {};
     }
   }
 
+  [[nodiscard]] static std::uint32_t hash_of(std::uint32_t number) noexcept {
+    number = (number ^ (number >> 16U)) * 0x9e3779b1U;
+    number = (number ^ (number >> 15U)) * 0x85ebca77U;
+    return number ^ (number >> 16U);
+  }
+
+  // What an element of a parameter is multiplied by: between 1 and 2, or between -2 and -1, so that two elements that
+  // change places are told apart as well.
+  [[nodiscard]] static double factor_of(std::uint32_t seed, std::int64_t element) noexcept {
+    const std::uint32_t hash = hash_of(static_cast<std::uint32_t>(element) + seed);
+    constexpr std::uint32_t one = 0x3f800000;              // as a float
+    constexpr std::uint32_t sign_and_digits = 0x807fffff;  // of a float
+    return static_cast<double>(std::bit_cast<float>(one | (hash & sign_and_digits)));
+  }
+
   template <class T>
-  [[nodiscard]] static Sum sum_of(const at::Tensor& numbers, const Part& part) {
+  [[nodiscard]] Sight look_at(const at::Tensor& numbers, const Part& part) const {
     constexpr std::size_t num_lanes = 4;  // which do not wait for each other
+    std::array<double, num_lanes> projections{};
+    std::array<double, num_lanes> squares{};
     std::array<double, num_lanes> sums{};
-    std::array<double, num_lanes> sizes{};
     const T* data = numbers.template data_ptr<T>();
-    const auto add = [&](std::size_t lane, const T& element) {
+    const std::uint32_t seed = hash_of(hash_of(static_cast<std::uint32_t>(part.index)) + round_);
+    const auto add = [&](std::size_t lane, std::int64_t at, const T& element) {
       const auto value = static_cast<double>(element);
+      projections[lane] += value * factor_of(seed, at);
+      squares[lane] += value * value;
       sums[lane] += value;
-      sizes[lane] += std::abs(value);
     };
     std::int64_t at = part.begin;
     if (numbers.is_non_overlapping_and_dense()) {  // in the order of memory, which is the same on all ranks
       for (; at + static_cast<std::int64_t>(num_lanes) <= part.end; at += num_lanes) {
-        for (std::size_t lane = 0; lane < num_lanes; ++lane) add(lane, data[at + static_cast<std::int64_t>(lane)]);
+        for (std::size_t lane = 0; lane < num_lanes; ++lane) {
+          const std::int64_t here = at + static_cast<std::int64_t>(lane);
+          add(lane, here, data[here]);
+        }
       }
-      for (; at < part.end; ++at) add(0, data[at]);
+      for (; at < part.end; ++at) add(0, at, data[at]);
     } else {
-      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at)]);
+      for (; at < part.end; ++at) add(0, at, data[offset_of(numbers, at)]);
     }
-    return {.sum = (sums[0] + sums[1]) + (sums[2] + sums[3]),
-            .size = (sizes[0] + sizes[1]) + (sizes[2] + sizes[3]),
+    const auto total = [](const std::array<double, num_lanes>& of) { return (of[0] + of[1]) + (of[2] + of[3]); };
+    return {.projection = total(projections),
+            .squares = total(squares),
+            .sum = total(sums),
             .count = static_cast<double>(part.end - part.begin),
-            .digits = sizeof(T) == 2 ? 0.125 : 1.0};
+            .digits = sizeof(T) == 2 ? 1.0 / 64 : 1.0};
   }
 
   [[nodiscard]] static std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element) {
@@ -49478,7 +49519,8 @@ class WeightWatch {
 
   std::vector<std::vector<Part>> turns_{};
   std::size_t turn_ = 0;
-  std::vector<Sum> seen_{};  // by part of this turn
+  std::uint32_t round_ = 0;    // a change that one projection hardly shows is shown by that of another round
+  std::vector<Sight> seen_{};  // by part of this turn
   double number_ = 0;
 };
 
@@ -49508,8 +49550,8 @@ class PassNumbers {
     numbers[1] += header.silent;
     numbers[2] += header.has_ended;
     numbers[3] += header.has_replaced;
-    numbers[4] += header.weights_seen;
-    numbers[5] += header.weights_seen * header.weights_seen;
+    numbers[4] += std::cos(header.weights_seen);
+    numbers[5] += std::sin(header.weights_seen);
     const auto own = header.wishes.numbers<double>();
     std::transform(own.begin(), own.end(), &numbers[wishes], &numbers[wishes], std::plus{});
     const Places at = places_of(header);
@@ -50356,8 +50398,8 @@ class HostReduction {
 
   void summarise() {
     shown_.tables.clear();
-    double seen = 0;
-    double squares = 0;
+    double cosines = 0;
+    double sines = 0;
     for (int rank = 0; rank < memory_->size(); ++rank) {
       Record record;
       const auto shown = memory_->record_of(rank);
@@ -50374,10 +50416,10 @@ class HostReduction {
       summary_.num_ended += record.header.has_ended;
       summary_.num_replaced += record.header.has_replaced;
       summary_.waits.push_back(record.header.waited);
-      seen += record.header.weights_seen;
-      squares += record.header.weights_seen * record.header.weights_seen;
+      cosines += std::cos(record.header.weights_seen);
+      sines += std::sin(record.header.weights_seen);
     }
-    summary_.are_weights_apart = WeightWatch::are_apart(seen, squares, shown_.headers.size());
+    summary_.are_weights_apart = WeightWatch::are_apart(cosines, sines, shown_.headers.size());
     summary_.headers = shown_.headers;
   }
 

@@ -28863,7 +28863,9 @@ struct ModelOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;
   /// Whether the ranks look, in each step, at a sixty-fourth of the weights (of those on the CPU, frozen ones as well)
   /// and backward() throws on all of them if they have other ones: something has then written to weights on some ranks
-  /// alone. What differs by rounding is alike. false where weights are meant to differ.
+  /// alone. Of more than 2000 parameters they look at 64 or fewer, so that each has its turn later. What differs by
+  /// less than about 1e-4 of the size of what is looked at (1e-2 in half types) is taken for rounding. false where
+  /// weights are meant to differ.
   bool compare_weights = true;
 };
 
@@ -29240,7 +29242,9 @@ namespace detail {
 // Averaged gradients are equal on all ranks, bit for bit, and so weights stay equal that nothing but optimizers of
 // equal settings writes to. Equal bits are not asked for: processors of two kinds, and loops that are cut for other
 // numbers of threads, may round an update otherwise, and such differences grow only as the square root of the steps.
-// So ranks compare one number that rounding hardly moves, made of each weight's relative sum and of its size.
+// So ranks compare one number that rounding hardly moves, made of each weight's size and of its projection on fixed
+// pseudo-random numbers: any change of direction moves that by about as much as it is of the size. A sum would not do:
+// of what is drawn around zero it is nearly nothing, whatever is done to the elements.
 //
 // In which turn is looked at what is a function of the step, and what is told rides on the step's first exchange.
 // Weights that an optimizer keeps once per host are looked at as all others: hosts may part. Buffers are not: those
@@ -29250,13 +29254,16 @@ class WeightWatch {
   // A step costs some operations for each weight and sample, so to look at one of so many costs far below 1% of it.
   // Thousands of small weights take more turns.
   static constexpr std::int64_t most_turns = 64;
-  // More of them would make numbers so large that a difference drowns, and are worth no more.
+  // More of them would add up to more rounding, and cost more to gather.
   static constexpr std::size_t most_parts = 64;
-  static constexpr double tolerance = 1e-3;
+  // Roundings of single precision move the number by some 1e-7 at first and 1e-5 after very many steps. One step of
+  // Adam with a rate of 1e-5 on one rank alone moves it by 5e-4, where weights are of the size 0.02.
+  static constexpr double tolerance = 1e-4;
 
-  // Whether ranks have seen other weights: the sum of squares over them is least when all have the same number. The
-  // difference of one rank to the others counts as much among many as among two.
-  [[nodiscard]] static bool are_apart(double sum, double squares, std::size_t num_ranks) noexcept;
+  // Whether ranks have seen other weights. Each has added the cosine and the sine of its number to the sums: they are
+  // the longest together when all numbers are the same. Squares of the numbers themselves would cancel among many
+  // ranks. The difference of one rank to the others counts as much among many as among two.
+  [[nodiscard]] static bool are_apart(double cosines, double sines, std::size_t num_ranks) noexcept;
 
   // Divides the weights of all models among turns. What was seen of others counts no more.
   void reset(const std::vector<GradientSlot>& slots);
@@ -29280,13 +29287,18 @@ class WeightWatch {
     std::int64_t end = 0;
   };
 
-  struct Sum {
+  // What is seen of a part.
+  struct Sight {
+    double projection = 0;
+    double squares = 0;
     double sum = 0;
-    double size = 0;  // the sum of absolute values
     double count = 1;
     double digits = 1;  // a half type's last digit is worth more
 
-    // Moves by the relative difference of what it is made of.
+    [[nodiscard]] double size() const { return std::sqrt(squares / count); }
+
+    // Moves by the relative difference of what it is made of; of what vanishes, which does so otherwise with another
+    // rounding, by the difference to `least`. It is 0 where all elements are.
     [[nodiscard]] double number() const;
   };
 
@@ -29302,39 +29314,54 @@ class WeightWatch {
   // Elements of a slot that ranks can compare at next to no cost.
   [[nodiscard]] static std::int64_t count_of(const GradientSlot& slot);
 
-  [[nodiscard]] static Sum sum_of(const at::Tensor& numbers, const Part& part);
+  [[nodiscard]] Sight look_at(const at::Tensor& numbers, const Part& part) const;
+
+  [[nodiscard]] static std::uint32_t hash_of(std::uint32_t number) noexcept;
+
+  // What an element of a parameter is multiplied by: between 1 and 2, or between -2 and -1, so that two elements that
+  // change places are told apart as well.
+  [[nodiscard]] static double factor_of(std::uint32_t seed, std::int64_t element) noexcept;
 
   template <class T>
-  [[nodiscard]] static Sum sum_of(const at::Tensor& numbers, const Part& part) {
+  [[nodiscard]] Sight look_at(const at::Tensor& numbers, const Part& part) const {
     constexpr std::size_t num_lanes = 4;  // which do not wait for each other
+    std::array<double, num_lanes> projections{};
+    std::array<double, num_lanes> squares{};
     std::array<double, num_lanes> sums{};
-    std::array<double, num_lanes> sizes{};
     const T* data = numbers.template data_ptr<T>();
-    const auto add = [&](std::size_t lane, const T& element) {
+    const std::uint32_t seed = hash_of(hash_of(static_cast<std::uint32_t>(part.index)) + round_);
+    const auto add = [&](std::size_t lane, std::int64_t at, const T& element) {
       const auto value = static_cast<double>(element);
+      projections[lane] += value * factor_of(seed, at);
+      squares[lane] += value * value;
       sums[lane] += value;
-      sizes[lane] += std::abs(value);
     };
     std::int64_t at = part.begin;
     if (numbers.is_non_overlapping_and_dense()) {  // in the order of memory, which is the same on all ranks
       for (; at + static_cast<std::int64_t>(num_lanes) <= part.end; at += num_lanes) {
-        for (std::size_t lane = 0; lane < num_lanes; ++lane) add(lane, data[at + static_cast<std::int64_t>(lane)]);
+        for (std::size_t lane = 0; lane < num_lanes; ++lane) {
+          const std::int64_t here = at + static_cast<std::int64_t>(lane);
+          add(lane, here, data[here]);
+        }
       }
-      for (; at < part.end; ++at) add(0, data[at]);
+      for (; at < part.end; ++at) add(0, at, data[at]);
     } else {
-      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at)]);
+      for (; at < part.end; ++at) add(0, at, data[offset_of(numbers, at)]);
     }
-    return {.sum = (sums[0] + sums[1]) + (sums[2] + sums[3]),
-            .size = (sizes[0] + sizes[1]) + (sizes[2] + sizes[3]),
+    const auto total = [](const std::array<double, num_lanes>& of) { return (of[0] + of[1]) + (of[2] + of[3]); };
+    return {.projection = total(projections),
+            .squares = total(squares),
+            .sum = total(sums),
             .count = static_cast<double>(part.end - part.begin),
-            .digits = sizeof(T) == 2 ? 0.125 : 1.0};
+            .digits = sizeof(T) == 2 ? 1.0 / 64 : 1.0};
   }
 
   [[nodiscard]] static std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element);
 
   std::vector<std::vector<Part>> turns_{};
   std::size_t turn_ = 0;
-  std::vector<Sum> seen_{};  // by part of this turn
+  std::uint32_t round_ = 0;    // a change that one projection hardly shows is shown by that of another round
+  std::vector<Sight> seen_{};  // by part of this turn
   double number_ = 0;
 };
 
