@@ -25817,17 +25817,22 @@ auto WeightWatch::look_at(const at::Tensor& numbers, const Part& part) const -> 
     }
   }
 
+auto WeightWatch::advance(std::uint32_t& state) noexcept -> void {
+    state ^= state << 13U;
+    state ^= state >> 17U;
+    state ^= state << 5U;
+  }
+
 auto WeightWatch::hash_of(std::uint32_t number) noexcept -> std::uint32_t {
     number = (number ^ (number >> 16U)) * 0x9e3779b1U;
     number = (number ^ (number >> 15U)) * 0x85ebca77U;
-    return number ^ (number >> 16U);
+    return std::max(number ^ (number >> 16U), 1U);
   }
 
-auto WeightWatch::factor_of(std::uint32_t seed, std::int64_t element) noexcept -> double {
-    const std::uint32_t hash = hash_of(static_cast<std::uint32_t>(element) + seed);
+auto WeightWatch::factor_of(std::uint32_t state) noexcept -> double {
     constexpr std::uint32_t one = 0x3f800000;              // as a float
     constexpr std::uint32_t sign_and_digits = 0x807fffff;  // of a float
-    return static_cast<double>(std::bit_cast<float>(one | (hash & sign_and_digits)));
+    return static_cast<double>(std::bit_cast<float>(one | (state & sign_and_digits)));
   }
 
 auto WeightWatch::offset_of(const at::Tensor& tensor, std::int64_t element) -> std::int64_t {

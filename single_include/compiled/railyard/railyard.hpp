@@ -29316,11 +29316,15 @@ class WeightWatch {
 
   [[nodiscard]] Sight look_at(const at::Tensor& numbers, const Part& part) const;
 
+  // Source: G. Marsaglia, Xorshift RNGs, 2003. Shifts alone: this is done for each element.
+  static void advance(std::uint32_t& state) noexcept;
+
+  // A pseudo-random number that is never 0.
   [[nodiscard]] static std::uint32_t hash_of(std::uint32_t number) noexcept;
 
-  // What an element of a parameter is multiplied by: between 1 and 2, or between -2 and -1, so that two elements that
-  // change places are told apart as well.
-  [[nodiscard]] static double factor_of(std::uint32_t seed, std::int64_t element) noexcept;
+  // What an element is multiplied by: between 1 and 2, or between -2 and -1, so that two elements that change places
+  // are told apart as well.
+  [[nodiscard]] static double factor_of(std::uint32_t state) noexcept;
 
   template <class T>
   [[nodiscard]] Sight look_at(const at::Tensor& numbers, const Part& part) const {
@@ -29328,25 +29332,25 @@ class WeightWatch {
     std::array<double, num_lanes> projections{};
     std::array<double, num_lanes> squares{};
     std::array<double, num_lanes> sums{};
-    const T* data = numbers.template data_ptr<T>();
+    std::array<std::uint32_t, num_lanes> states{};
     const std::uint32_t seed = hash_of(hash_of(static_cast<std::uint32_t>(part.index)) + round_);
-    const auto add = [&](std::size_t lane, std::int64_t at, const T& element) {
+    for (std::uint32_t lane = 0; lane < num_lanes; ++lane) states[lane] = hash_of(seed + lane);
+    const T* data = numbers.template data_ptr<T>();
+    const auto add = [&](std::size_t lane, const T& element) {
       const auto value = static_cast<double>(element);
-      projections[lane] += value * factor_of(seed, at);
+      advance(states[lane]);
+      projections[lane] += value * factor_of(states[lane]);
       squares[lane] += value * value;
       sums[lane] += value;
     };
     std::int64_t at = part.begin;
     if (numbers.is_non_overlapping_and_dense()) {  // in the order of memory, which is the same on all ranks
       for (; at + static_cast<std::int64_t>(num_lanes) <= part.end; at += num_lanes) {
-        for (std::size_t lane = 0; lane < num_lanes; ++lane) {
-          const std::int64_t here = at + static_cast<std::int64_t>(lane);
-          add(lane, here, data[here]);
-        }
+        for (std::size_t lane = 0; lane < num_lanes; ++lane) add(lane, data[at + static_cast<std::int64_t>(lane)]);
       }
-      for (; at < part.end; ++at) add(0, at, data[at]);
+      for (; at < part.end; ++at) add(0, data[at]);
     } else {
-      for (; at < part.end; ++at) add(0, at, data[offset_of(numbers, at)]);
+      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at)]);
     }
     const auto total = [](const std::array<double, num_lanes>& of) { return (of[0] + of[1]) + (of[2] + of[3]); };
     return {.projection = total(projections),
