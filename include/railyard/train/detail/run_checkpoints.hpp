@@ -41,10 +41,10 @@ namespace detail {
 /// problems gets what is wrong with newer ones, and what cannot be removed. There may be none yet, but if there are
 /// any, or have been, a run does not begin anew because they cannot be read, or are gone. recorded: the last one that
 /// was written; empty if none was. Throws: ConfigError if it may not begin at the beginning, but would have to.
-[[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& run, const RunLease& lease,
-                                                               const RunConfig& config, const std::string& recorded,
-                                                               std::vector<std::string>& problems) {
-  CheckpointFolder folder{run / "checkpoints", lease.generation()};
+[[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(
+    const std::filesystem::path& run, const RunLease& lease, const RunConfig& config, const std::string& recorded,
+    std::vector<std::string>& problems, std::shared_ptr<Files> files = std::make_shared<Files>()) {
+  CheckpointFolder folder{run / "checkpoints", lease.generation(), std::move(files)};
   problems = folder.sweep();
   std::vector<std::string> damages;
   auto newest = folder.newest_whole(damages);

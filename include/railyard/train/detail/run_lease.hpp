@@ -114,7 +114,8 @@ class RunLease {
   /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
   /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
   /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this
-  /// program may have been suspended: but a short while only, and once.
+  /// program may have been suspended: but a short while only, and once. Until storage that is slower than that has
+  /// answered, what is reported is still written; a checkpoint is not: see is_held().
   [[nodiscard]] std::string taker(bool at_once) {
     const auto age = sight_->age();
     const bool is_old = !age || *age >= 2 * times_.beat;
