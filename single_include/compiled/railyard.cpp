@@ -12719,10 +12719,10 @@ auto SaveBook::first_waiting() const -> int {
     return first;
   }
 
-std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& run, const RunLease& lease,
-                                                               const RunConfig& config, const std::string& recorded,
-                                                               std::vector<std::string>& problems) {
-  CheckpointFolder folder{run / "checkpoints", lease.generation()};
+std::optional<Checkpoint> find_checkpoint(
+    const std::filesystem::path& run, const RunLease& lease, const RunConfig& config, const std::string& recorded,
+    std::vector<std::string>& problems, std::shared_ptr<Files> files) {
+  CheckpointFolder folder{run / "checkpoints", lease.generation(), std::move(files)};
   problems = folder.sweep();
   std::vector<std::string> damages;
   auto newest = folder.newest_whole(damages);

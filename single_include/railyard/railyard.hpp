@@ -26069,7 +26069,8 @@ class RunLease {
   /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
   /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
   /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this
-  /// program may have been suspended: but a short while only, and once.
+  /// program may have been suspended: but a short while only, and once. Until storage that is slower than that has
+  /// answered, what is reported is still written; a checkpoint is not: see is_held().
   [[nodiscard]] std::string taker(bool at_once) {
     const auto age = sight_->age();
     const bool is_old = !age || *age >= 2 * times_.beat;
@@ -27494,10 +27495,10 @@ namespace detail {
 /// problems gets what is wrong with newer ones, and what cannot be removed. There may be none yet, but if there are
 /// any, or have been, a run does not begin anew because they cannot be read, or are gone. recorded: the last one that
 /// was written; empty if none was. Throws: ConfigError if it may not begin at the beginning, but would have to.
-[[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& run, const RunLease& lease,
-                                                               const RunConfig& config, const std::string& recorded,
-                                                               std::vector<std::string>& problems) {
-  CheckpointFolder folder{run / "checkpoints", lease.generation()};
+[[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(
+    const std::filesystem::path& run, const RunLease& lease, const RunConfig& config, const std::string& recorded,
+    std::vector<std::string>& problems, std::shared_ptr<Files> files = std::make_shared<Files>()) {
+  CheckpointFolder folder{run / "checkpoints", lease.generation(), std::move(files)};
   problems = folder.sweep();
   std::vector<std::string> damages;
   auto newest = folder.newest_whole(damages);
