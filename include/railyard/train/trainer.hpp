@@ -401,6 +401,8 @@ class Trainer<B, S> {
     detail::Leadership leadership{.inherited = std::move(inherited)};
     if constexpr (JoiningScaling<S>) {
       leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
+      leadership.may_be_replaced = scaling.num_processes() > 1 && scaling.lost_lead().may_go_on;
+      if (leadership.may_be_replaced) lease.show();  // the others look for it
       scaling.tell(detail::encode_begin({.name = info.name, .path = info.path, .lease = lease.id()}));
     }
 
@@ -430,16 +432,20 @@ class Trainer<B, S> {
           const std::string told = has_begun ? scaling.follow(body_of(*begun)) : scaling.hear();
           auto begin = detail::decode_begin(told);
           if (!begin) return detail::result_of_told(told);
+          begin->is_seen = (begun && begun->is_seen) ||
+                           (scaling.lost_lead().may_go_on && detail::sees_lease(begin->path, begin->lease));
           begun = std::move(begin);
           has_begun = true;
         } catch (const HostLostError& error) {
           const LostLead lost = scaling.lost_lead();
           if (!begun || !lost.may_go_on) throw;
-          detail::Election election{scaling, begun->path, run_, detail::launch_lines(run_.progress)};
-          detail::Elected elected = election.hold(begun->lease, error.what());
+          std::optional<detail::Election<S>> election;
+          election.emplace(scaling, begun->path, run_, detail::launch_lines(run_.progress));
+          detail::Elected elected = election->hold(*begun, error.what());
           const std::string why = detail::text_of_succession(lost, error.what());
           if (elected.lease) return succeed(scaling, election, std::move(*elected.lease), *begun, why, called_at);
           begun->lease = elected.leader;
+          begun->is_seen = true;
           has_begun = false;
         }
       }
@@ -457,11 +463,12 @@ class Trainer<B, S> {
     };
   }
 
-  // In a process that has taken the run over: leads those that are left. why: it does.
+  // In a process that has taken the run over: leads those that are left. why: it does. election: ends before the run
+  // goes on, which hears signals itself, and forks: no other thread may be at work then.
   template <class Election>
-  Result succeed(S& scaling, Election& election, detail::RunLease lease, const detail::BegunRun& begun,
+  Result succeed(S& scaling, std::optional<Election>& election, detail::RunLease lease, const detail::BegunRun& begun,
                  const std::string& why, Deadline::Clock::time_point called_at) {
-    election.lead(lease);
+    election->lead(lease);
     return detail::tell_others(scaling, [&] {
       const LostLead lost = scaling.lost_lead();
       RunConfig run = run_;
@@ -470,12 +477,13 @@ class Trainer<B, S> {
           detail::count_together(scaling_, scaling.num_workers(), [&scaling] { return scaling.room(); })};
       RunInfo info{.backend = std::string{B::name}, .scaling = std::string{S::name}, .seed = run_.seed};
       try {
-        info.world_size = election.find_room(size);
+        info.world_size = election->find_room(size);
       } catch (const HostLostError& error) {
         lease.leave_to_others();
         return Result{{.error = error.what(), .exit_status = run_.preemption.exit_status, .path = begun.path}};
       }
       lease.pause();
+      election.reset();
       return go_on(scaling, std::move(size), std::move(info), {begun.name, begun.path, false}, std::move(lease), run,
                    called_at, detail::inherit(lost, why, called_at));
     });

@@ -25,7 +25,9 @@ using ry::detail::LeaseId;
 
 namespace {
 
-constexpr ry::detail::LeaseTimes hasty{.beat = 5ms, .patience = 100ms, .lock = 20ms};
+constexpr ry::detail::LeaseTimes hasty{.beat = 50ms, .patience = 200ms, .lock = 20ms};
+// In which a silence is found out several times over.
+constexpr auto long_enough = 3s;
 
 // Stands for the other processes: remembers where it was to follow, and takes whoever listens there.
 struct Others {
@@ -45,6 +47,7 @@ struct Others {
   std::string follow(const ry::WorkerBody& /*body*/) { return {}; }
   ry::LostLead lost_lead() const { return {.may_go_on = true}; }
   ry::LeaderPlace offer(std::uint64_t generation) {
+    if (!listens) throw ry::ConfigError{"no port is free"};
     return {.process = 1, .host = "10.0.0.1", .port = 4711, .generation = generation};
   }
   bool take_place(const ry::Deadline& deadline, bool is_last) {
@@ -59,22 +62,35 @@ struct Others {
 
   std::vector<ry::LeaderPlace> asked{};
   bool takes = true;
+  bool listens = true;
   bool waited_out = false;
 };
 
 // What a process on another host has written.
-void write_lease(const Scratch& scratch, std::uint64_t generation, bool has_ended = false, bool is_left = false) {
+void write_lease(const Scratch& scratch, const LeaseId& lease, bool has_ended = false, bool is_left = false) {
   std::ofstream{scratch.path() / "lease.json"}
-      << fmt::format(R"({{"generation": {}, "id": "a{}", "host": "node7", "since": "noon", "pid": 12, "boot": "b", )"
+      << fmt::format(R"({{"generation": {}, "id": "{}", "host": "node7", "since": "noon", "pid": 12, "boot": "b", )"
                      R"("has_ended": {}, "left": {}}})",
-                     generation, generation, has_ended, is_left);
+                     lease.generation, lease.id, has_ended, is_left);
 }
-const LeaseId lost_leader{.generation = 7, .id = "a7"};
+void write_lease(const Scratch& scratch, std::uint64_t generation, bool has_ended = false, bool is_left = false) {
+  write_lease(scratch, {generation, fmt::format("a{}", generation)}, has_ended, is_left);
+}
+const ry::detail::BegunRun lost_leader{.lease = {.generation = 7, .id = "a7"}, .is_seen = true};
+const ry::detail::BegunRun unseen_leader{.lease = lost_leader.lease};
+
+// Touches the lease as its holder on another host does, by a clock of its own.
+auto touch(const Scratch& scratch) {
+  return [file = scratch.path() / "lease.json", day = 0]() mutable {
+    std::filesystem::last_write_time(file, std::filesystem::file_time_type{} + std::chrono::hours{24 * ++day});
+  };
+}
 
 struct Hall {
-  explicit Hall(const Scratch& scratch, std::chrono::nanoseconds start_timeout = 30s)
+  explicit Hall(const Scratch& scratch, std::chrono::nanoseconds start_timeout = 30s,
+                const ry::detail::LeaseTimes& times = hasty)
       : config{.progress = ry::Progress::quiet, .start_timeout = start_timeout, .silence_limit = 50ms},
-        election{others, scratch.path(), config, {}, hasty} {}
+        election{others, scratch.path(), config, {}, times} {}
   ry::RunConfig config;
   Others others{};
   ry::detail::Election<Others> election;
@@ -103,16 +119,35 @@ TEST_CASE("Election: who finds the leader silent leads, and says where it listen
 TEST_CASE("Election: a leader that gives signs of life is not replaced, and whoever has lost it leaves") {
   const Scratch scratch;
   write_lease(scratch, 7);
-  ry::detail::Heartbeat elsewhere{[file = scratch.path() / "lease.json", day = 0]() mutable {
-                                    std::filesystem::last_write_time(
-                                        file, std::filesystem::file_time_type{} + std::chrono::hours{24 * ++day});
-                                  },
-                                  std::chrono::milliseconds{20}};
-  Hall hall{scratch, 400ms};
+  const ry::detail::Heartbeat elsewhere{touch(scratch), 20ms};
+  Hall hall{scratch, long_enough};
   CHECK_THROWS_WITH(
       hall.election.hold(lost_leader, "the line is cut"),
       ContainsSubstring("the line is cut; process 12 on node7") && ContainsSubstring("still gives signs of life"));
   CHECK_THAT(read_text(scratch.path() / "lease.json"), ContainsSubstring("\"a7\""));
+}
+
+TEST_CASE("Election: a silence is waited for however short the start may be") {
+  const Scratch scratch;
+  write_lease(scratch, 7);
+  Hall hall{scratch, 10ms, {.beat = 50ms, .patience = 600ms}};
+  CHECK(hall.election.hold(lost_leader, "lost").lease);
+}
+
+TEST_CASE("LeaseHolderWatch: a holder has given signs of life once a look has found one") {
+  const Scratch scratch;
+  write_lease(scratch, 7);
+  const ry::detail::LeaseFile file{scratch.path() / "lease.json"};
+  const auto now = file.read();
+  REQUIRE(now);
+  ry::detail::LeaseHolderWatch watch{*now, {.beat = 1ns, .patience = 1s}};
+  CHECK_FALSE(watch.is_over(file, *now));
+  CHECK_FALSE(watch.is_over(file, *now));
+  CHECK_FALSE(watch.gives_signs());
+  touch(scratch)();
+  CHECK_FALSE(watch.is_over(file, *now));
+  CHECK_FALSE(watch.is_over(file, *now));
+  CHECK(watch.gives_signs());
 }
 
 TEST_CASE("Election: a leader that has left the run to others is replaced at once, one that has ended it is not") {
@@ -162,8 +197,48 @@ TEST_CASE("Election: one that has taken the run over and died before anybody cou
 TEST_CASE("Election: where the run's directory is not to be seen nobody leads") {
   const Scratch scratch;
   if (GENERATE(true, false)) write_lease(scratch, 6);  // of a run of that name on this host alone
-  Hall hall{scratch, 100ms};
-  CHECK_THROWS_AS(hall.election.hold(lost_leader, "lost"), ry::HostLostError);
+  Hall hall{scratch, long_enough};
+  CHECK_THROWS_WITH(hall.election.hold(lost_leader, "lost"), ContainsSubstring("lease.json is not to be seen here"));
+}
+
+TEST_CASE("Election: nobody goes on with another run that has left its files where this one's are not to be seen") {
+  const Scratch scratch;
+  const auto generation = GENERATE(7, 12);
+  const LeaseId of_last_week{static_cast<std::uint64_t>(generation), "of last week"};
+  write_lease(scratch, of_last_week, true, true);
+  REQUIRE_FALSE(ry::detail::sees_lease(scratch.path(), unseen_leader.lease, 50ms));
+  Hall hall{scratch, long_enough};
+  CHECK_THROWS_WITH(hall.election.hold(unseen_leader, "lost"), ContainsSubstring("or is of another run"));
+  CHECK(ry::detail::LeaseFile{scratch.path() / "lease.json"}.read()->lease == of_last_week);
+}
+
+TEST_CASE("Election: whoever sees the lease of the one that led may believe those that come after") {
+  const Scratch scratch;
+  write_lease(scratch, 7);
+  CHECK(ry::detail::sees_lease(scratch.path(), lost_leader.lease, 0ns));
+  Hall hall{scratch};
+  CHECK(hall.election.hold(unseen_leader, "lost").lease);  // it is seen in time
+}
+
+TEST_CASE("Election: whoever has the lease and cannot listen leaves the run to others") {
+  const Scratch scratch;
+  write_lease(scratch, 7, true, true);
+  Hall hall{scratch};
+  hall.others.listens = false;
+  {
+    ry::detail::Elected elected = hall.election.hold(lost_leader, "lost");
+    REQUIRE(elected.lease);
+    CHECK_THROWS_AS(hall.election.lead(*elected.lease), ry::HostLostError);
+  }
+  CHECK(ry::detail::LeaseFile{scratch.path() / "lease.json"}.read()->is_left);
+}
+
+TEST_CASE("Election: a signal that comes at its very end counts as well") {
+  const Scratch scratch;
+  Hall hall{scratch};
+  ry::detail::ElasticSize size{{.num_workers = {1, 2}, .capacity = [] { return 2; }}};
+  ::raise(SIGTERM);
+  CHECK_THROWS_WITH(hall.election.find_room(size), ContainsSubstring("SIGTERM came"));
 }
 
 TEST_CASE("Election: a signal ends it, and not the program") {

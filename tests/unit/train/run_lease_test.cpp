@@ -215,6 +215,26 @@ TEST_CASE("RunLease: goes on giving signs of life where it cannot be read, and d
   CHECK(lease.is_held());
 }
 
+TEST_CASE("RunLease: what an earlier holder writes late is written over, and takes the run from nobody") {
+  const Scratch scratch;
+  const ry::detail::LeaseFile file{scratch.path() / "lease.json"};
+  write_elsewhere(scratch, true);
+  RunLease lease{scratch.path(), patient};
+  REQUIRE(lease.generation() == 8);
+  const bool has_thread = GENERATE(true, false);
+  if (has_thread) CHECK(lease.keep_alive().empty());
+  write_elsewhere(scratch);
+  if (has_thread) {
+    const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
+    while (file.read()->lease != lease.id() && !deadline.expired()) std::this_thread::yield();
+  } else {
+    CHECK(lease.is_held());
+  }
+  CHECK(file.read()->lease == lease.id());
+  CHECK_FALSE(file.read()->has_ended);
+  CHECK(lease.taker(true).empty());
+}
+
 TEST_CASE("RunLease: tells when there is no thread for signs of life, and gives them when there is one again") {
   const Scratch scratch;
   RunLease lease{scratch.path(), brief};

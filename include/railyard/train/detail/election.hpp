@@ -9,6 +9,7 @@
 #include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
 #include "railyard/train/detail/run_lease.hpp"
+#include "railyard/train/detail/together.hpp"
 #include "railyard/train/run_config.hpp"
 
 #include "railyard/checkpoint/detail/files.hpp"
@@ -30,6 +31,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 namespace railyard::inline v0_1 {
@@ -81,6 +83,23 @@ struct LeaderPosting {
   return posting->place;
 }
 
+/// Whether the directory of a run is to be seen from here, as who has that lease has told of it. What is there without
+/// that lease may be another run's, where storage is not shared. patience: with a network file system that has not yet
+/// heard of it.
+[[nodiscard]] inline bool sees_lease(const std::filesystem::path& run, const LeaseId& lease,
+                                     std::chrono::nanoseconds patience = std::chrono::seconds{1}) {
+  const LeaseFile file{run / "lease.json"};
+  Files files;
+  const Deadline deadline = Deadline::after(patience);
+  while (true) {
+    const Descriptor directory{files.open_directory(run)};  // a network file system asks its server then
+    const auto now = file.read();
+    if (now && now->lease == lease) return true;
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  }
+}
+
 /// Is how an election has ended for a process: it leads, or follows another.
 struct Elected {
   std::optional<RunLease> lease{};  ///< of the run, if it leads
@@ -103,19 +122,25 @@ class Election {
         times_(times),
         file_(run_ / "lease.json") {}
 
-  /// lost: who led. why: how that was found out. Throws: HostLostError that says why the run cannot go on here.
-  [[nodiscard]] Elected hold(const LeaseId& lost, std::string_view why) {
+  /// lost: as whoever led has told of it. why: how it was found out that it is lost.
+  /// Throws: HostLostError that says why the run cannot go on here.
+  [[nodiscard]] Elected hold(const BegunRun& lost, std::string_view why) {
     why_ = why;
     static_cast<void>(notice_.look_out());
     if (say_) say_(compose("{}; those that are left look for another", why_));
-    const Deadline end = Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
+    const std::chrono::nanoseconds least = 2 * times_.patience;  // whoever leads next has to find a silence first
+    const Deadline end = config_->start_timeout < least
+                             ? Deadline::after(least)
+                             : Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
     const Deadline sight = Deadline::after(std::min<std::chrono::nanoseconds>(config_->start_timeout, time_to_see));
     std::optional<LeaseHolderWatch> watch;
+    bool is_seen = lost.is_seen;
     while (true) {
       const auto now = file_.read();
-      if (now && now->lease.generation >= lost.generation) {
+      is_seen = is_seen || (now && now->lease == lost.lease);
+      if (is_seen && now && now->lease.generation >= lost.lease.generation) {
         if (!watch || watch->holder().lease != now->lease) watch.emplace(*now, times_);
-        const bool is_new = now->lease != lost;
+        const bool is_new = now->lease != lost.lease;
         if (is_new && follows(now->lease)) return {.leader = now->lease};
         if (now->has_ended && !now->is_left)
           give_up(compose("process {} on {} has ended the run", now->pid, now->host));
@@ -123,20 +148,24 @@ class Election {
           if (auto lease = claim(*now, watch->is_silent())) return {.lease = std::move(lease)};
         }
       } else if (!watch && sight.expired()) {
-        give_up(compose("{} is not to be seen here, and without it no other process can lead", file_.path().string()));
+        give_up(
+            compose("{} is not to be seen here, or is of another run, and without it no other process can lead: keep "
+                    "RunConfig::storage_path where all processes see it",
+                    file_.path().string()));
       }
-      if (end.expired()) give_up(reason_at_end(watch, lost, end));
+      if (end.expired()) give_up(reason_at_end(watch, lost.lease, end));
       pause(end);
     }
   }
 
   /// Waits, as the one that has the lease, for those that are left, and leads them then.
-  /// Throws: HostLostError if the lease is lost or the run is to end; Error if this process cannot listen.
+  /// Throws: HostLostError if the lease is lost, the run is to end, or this process cannot listen; Error if one of them
+  /// does not belong to the run.
   void lead(RunLease& lease) {
     try {
       if (const std::string loss = lease.keep_alive(); say_ && !loss.empty()) say_(loss);
       const Deadline end = Deadline::after(std::min(config_->silence_limit, config_->start_timeout));
-      const LeaderPosting posting{.lease = lease.id(), .place = scaling_->offer(lease.generation())};
+      const LeaderPosting posting{.lease = lease.id(), .place = offer(lease.generation())};
       if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
       while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
         if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
@@ -155,7 +184,7 @@ class Election {
         [this](const std::string& text) {
           if (say_) say_(text);
         });
-    if (found) return *found;
+    if (found && !is_asked_to_end()) return *found;
     give_up(end_sign_.empty() ? size.no_room() : compose("{} came", end_sign_));
   }
 
@@ -172,6 +201,14 @@ class Election {
   static constexpr std::chrono::milliseconds slice{50};
   static constexpr std::chrono::seconds time_to_see{5};
   static constexpr std::chrono::seconds time_to_connect{3};
+
+  [[nodiscard]] LeaderPlace offer(std::uint64_t generation) {
+    try {
+      return scaling_->offer(generation);
+    } catch (const Error& error) {
+      give_up(compose("this process was to lead, and cannot listen: {}", error.what()));
+    }
+  }
 
   [[nodiscard]] bool follows(const LeaseId& leader) {
     const auto posting = LeaderPosting::read(run_);
@@ -194,6 +231,11 @@ class Election {
     const LeaseContent& holder = watch->holder();
     const std::string time = end.budget_text();
     if (!hindrance_.empty()) return compose("no other process has come to lead it within {}: {}", time, hindrance_);
+    if (holder.lease == lost && !watch->gives_signs()) {
+      return compose(
+          "whether process {} on {}, which led, still lives cannot be told from {} within {}: its storage stalls",
+          holder.pid, holder.host, file_.path().string(), time);
+    }
     if (holder.lease == lost) {
       return compose(
           "process {} on {}, which led, still gives signs of life in {} after {}, and goes on without this one",

@@ -64,6 +64,7 @@ struct Inheritance {
 struct Leadership {
   std::function<void(std::string_view note)> note{};
   std::optional<Inheritance> inherited{};
+  bool may_be_replaced = false;  ///< by one of those that follow, when they have lost this process
 
   void tell(const RunLedger& ledger) const {
     if (note) note(ledger.encode());

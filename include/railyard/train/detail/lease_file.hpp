@@ -155,6 +155,8 @@ class LeaseHolderWatch {
 
   [[nodiscard]] const LeaseContent& holder() const noexcept { return holder_; }
   [[nodiscard]] bool is_silent() const noexcept { return silence_.is_over(); }
+  /// Whether a look has found a sign of life.
+  [[nodiscard]] bool gives_signs() const noexcept { return gives_signs_; }
 
   /// now: what is read in the file, and names the same holder. It may be taken over if it has left the run to others,
   /// has died on this host with all of its workers, or has been silent for long enough.
@@ -162,7 +164,7 @@ class LeaseHolderWatch {
     if (now.has_ended) return now.is_left;
     if (Deadline::Clock::now() >= next_look_) {
       next_look_ = Deadline::Clock::now() + times_.beat;
-      silence_.look(file);
+      if (silence_.look(file)) gives_signs_ = true;
     }
     if (silence_.is_over()) return true;
     return !now.is_elsewhere(own_boot_) && (now.is_locked ? !file.is_locked() : now.has_died());
@@ -172,6 +174,7 @@ class LeaseHolderWatch {
   LeaseContent holder_;
   LeaseTimes times_;
   LeaseSilence silence_;
+  bool gives_signs_ = false;
   std::string own_boot_ = boot_id();
   Deadline::Clock::time_point next_look_ = Deadline::Clock::now();
 };

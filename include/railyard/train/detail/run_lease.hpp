@@ -90,6 +90,7 @@ class RunLease {
     if (!file_.is_open()) return;  // moved from
     try {
       own_.has_ended = true;
+      own_.is_left = is_to_be_left_;
       if (is_held()) write();
     } catch (const std::exception&) {  // the next one from another host waits for signs of life
     }
@@ -99,12 +100,15 @@ class RunLease {
   /// By which others know this holder.
   [[nodiscard]] const LeaseId& id() const noexcept { return own_.lease; }
 
+  /// Has other hosts see that it is held: a network file system may keep for a while what is written.
+  void show() const { static_cast<void>(files_->sync(file_.get())); }
+
   /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
-  void leave_to_others() noexcept { own_.is_left = true; }
+  void leave_to_others() noexcept { is_to_be_left_ = true; }
 
   /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const {
-    const auto now = lease_file_.read();
+    const auto now = read_past_late();
     if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path().string(), explain_errno(errno))};
     return is_own(*now);
   }
@@ -195,7 +199,7 @@ class RunLease {
   // Returns whether a sign of life is due: where nobody else is seen to have the run.
   [[nodiscard]] bool look() {
     const auto begun_at = Sight::now();
-    const auto holder = lease_file_.read();
+    const auto holder = read_past_late();
     const bool may_be_own = !holder || is_own(*holder);
     // A file that was removed or damaged says nothing of it.
     const bool is_taken = !may_be_own && holder->lease.generation >= own_.lease.generation;
@@ -221,6 +225,18 @@ class RunLease {
   }
 
   [[nodiscard]] bool is_own(const LeaseContent& content) const { return content.lease == own_.lease; }
+
+  // What a holder from before this one was still writing when it was replaced may come last, and is written over.
+  [[nodiscard]] std::optional<LeaseContent> read_past_late() const {
+    auto content = lease_file_.read();
+    const bool is_late = content && content->lease.generation != 0 && content->lease.generation < own_.lease.generation;
+    if (!is_late) return content;
+    try {
+      write();
+    } catch (const Error&) {  // what is there then says whose the run is
+    }
+    return lease_file_.read();
+  }
 
   // Returns true as well where the file system has no locks.
   [[nodiscard]] bool try_lock() const {
@@ -306,6 +322,7 @@ class RunLease {
   std::shared_ptr<Files> files_;
   Descriptor file_{};
   LeaseContent own_{};
+  bool is_to_be_left_ = false;  // when it ends: until then another thread may write
   std::string takeover_{};
   std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
   bool has_waited_ = false;  // for a look at storage that has not answered since

@@ -545,8 +545,9 @@ class Supervision {
       fields.error = error_text(*failure);
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
-      if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
-      if (failure->is_host) lease_.leave_to_others();
+      const bool is_cut_off = failure->is_host || (directory_.is_fenced() && leadership_.may_be_replaced);
+      if (has_left_in_order_ || is_cut_off) fields.exit_status = config_.preemption.exit_status;
+      if (is_cut_off) lease_.leave_to_others();
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = ranks_.take_step_times();

@@ -43,6 +43,7 @@ struct BegunRun {
   std::string name{};
   std::filesystem::path path{};
   LeaseId lease{};
+  bool is_seen = false;  ///< here: the directory, and in it that very lease, or one that it was handed on from
 };
 
 [[nodiscard]] inline std::string encode_begin(const BegunRun& run) {
