@@ -11812,7 +11812,7 @@ auto LeaseHolderWatch::is_over(const LeaseFile& file, const LeaseContent& now) -
     if (now.has_ended) return now.is_left;
     if (Deadline::Clock::now() >= next_look_) {
       next_look_ = Deadline::Clock::now() + times_.beat;
-      silence_.look(file);
+      if (silence_.look(file)) gives_signs_ = true;
     }
     if (silence_.is_over()) return true;
     return !now.is_elsewhere(own_boot_) && (now.is_locked ? !file.is_locked() : now.has_died());
@@ -11929,13 +11929,14 @@ RunLease::~RunLease() {
     if (!file_.is_open()) return;  // moved from
     try {
       own_.has_ended = true;
+      own_.is_left = is_to_be_left_;
       if (is_held()) write();
     } catch (const std::exception&) {  // the next one from another host waits for signs of life
     }
   }
 
 auto RunLease::is_held() const -> bool {
-    const auto now = lease_file_.read();
+    const auto now = read_past_late();
     if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path().string(), explain_errno(errno))};
     return is_own(*now);
   }
@@ -11999,7 +12000,7 @@ auto RunLease::Sight::age() const -> std::optional<Time> {
 
 auto RunLease::look() -> bool {
     const auto begun_at = Sight::now();
-    const auto holder = lease_file_.read();
+    const auto holder = read_past_late();
     const bool may_be_own = !holder || is_own(*holder);
     // A file that was removed or damaged says nothing of it.
     const bool is_taken = !may_be_own && holder->lease.generation >= own_.lease.generation;
@@ -12021,6 +12022,17 @@ auto RunLease::generation_before(const LeaseContent& before) const -> std::uint6
     } catch (const Error& error) {
       refuse(compose("says nothing of who had the run before, nor can it be told otherwise: {}", error.what()));
     }
+  }
+
+auto RunLease::read_past_late() const -> std::optional<LeaseContent> {
+    auto content = lease_file_.read();
+    const bool is_late = content && content->lease.generation != 0 && content->lease.generation < own_.lease.generation;
+    if (!is_late) return content;
+    try {
+      write();
+    } catch (const Error&) {  // what is there then says whose the run is
+    }
+    return lease_file_.read();
   }
 
 auto RunLease::try_lock() const -> bool {
@@ -12105,6 +12117,204 @@ RunLease take_lease(const RunPlace& place) {
   }
 }
 
+auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_progressed) -> Verdict {
+    if (is_resize(failure)) return {.restarts = true};
+    if (has_progressed && config_.renew_after_progress) counts_.failures = 0;
+    counts_.at_step = counts_.in_all++ > 0 && step == counts_.last_step ? counts_.at_step + 1 : 1;
+    counts_.last_step = step;
+    counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
+    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
+    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
+      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
+    }
+    if (counts_.at_step >= config_.max_failures_at_same_step) {
+      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
+                                "cause (FailureConfig::max_failures_at_same_step)",
+                                counts_.at_step, step)};
+    }
+    if (config_.max_failures > 0 && counts_.failures >= config_.max_failures) {
+      return {.reason =
+                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
+    }
+    ++counts_.failures;
+    return {.restarts = true, .delay = delay()};
+  }
+
+auto FailureBudget::delay() const -> std::chrono::nanoseconds {
+    std::chrono::nanoseconds delay = config_.backoff;
+    for (int at = 1; at < counts_.in_a_row && delay < config_.max_backoff; ++at) delay *= 2;
+    return std::min(delay, config_.max_backoff);
+  }
+
+void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts) {
+  writer.put(static_cast<std::uint32_t>(attempts.size()));
+  for (const Attempt& attempt : attempts) {
+    writer.put_text(attempt.error);
+    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
+    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
+    writer.put(attempt.seconds);
+    writer.put(static_cast<std::int32_t>(attempt.world_size));
+  }
+}
+
+std::vector<Attempt> take_attempts(WireReader& reader) {
+  std::vector<Attempt> attempts;
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t at = 0; at < count; ++at) {
+    Attempt attempt{.error = reader.take_text()};
+    attempt.failed_rank = reader.take<std::int32_t>();
+    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
+      *step = reader.take<std::uint64_t>();
+    }
+    attempt.seconds = reader.take<double>();
+    attempt.world_size = reader.take<std::int32_t>();
+    attempts.push_back(std::move(attempt));
+  }
+  return attempts;
+}
+
+auto RunLedger::encode() const -> std::string {
+    WireWriter writer;
+    writer.put(attempt);
+    writer.put(begin_step);
+    writer.put(world_size);
+    writer.put(failures);
+    put_attempts(writer, attempts);
+    return writer.text();
+  }
+
+auto RunLedger::decode(std::string_view text) -> RunLedger {
+    WireReader reader{text};
+    RunLedger ledger{.attempt = reader.take<std::int32_t>()};
+    ledger.begin_step = reader.take<std::uint64_t>();
+    ledger.world_size = reader.take<std::int32_t>();
+    ledger.failures = reader.take<FailureBudget::Counts>();
+    ledger.attempts = take_attempts(reader);
+    return ledger;
+  }
+
+std::string encode_begin(const BegunRun& run) {
+  WireWriter writer;
+  writer.put(Told::begin);
+  writer.put_text(run.name);
+  writer.put_text(run.path.string());
+  writer.put(run.lease.generation);
+  writer.put_text(run.lease.id);
+  return writer.text();
+}
+
+std::optional<BegunRun> decode_begin(std::string_view text) {
+  WireReader reader{text};
+  if (reader.take<Told>() != Told::begin) return std::nullopt;
+  BegunRun run{.name = reader.take_text()};
+  run.path = reader.take_text();
+  run.lease.generation = reader.take<std::uint64_t>();
+  run.lease.id = reader.take_text();
+  return run;
+}
+
+std::string encode_refusal(Told kind, std::string_view why) {
+  WireWriter writer;
+  writer.put(kind);
+  writer.put_text(why);
+  return writer.text();
+}
+
+std::string encode_result(const Result& result) {
+  WireWriter writer;
+  writer.put(Told::result);
+  writer.put_text(result.error());
+  writer.put(static_cast<std::int32_t>(result.failed_rank()));
+  writer.put(static_cast<std::int32_t>(result.exit_status()));
+  put_all(writer, result.history(), [&](const Metrics& metrics) { put_metrics(writer, metrics); });
+  writer.put_text(result.path().string());
+  writer.put(static_cast<std::int32_t>(result.world_size()));
+  writer.put(result.seconds());
+  writer.put(result.timings());
+  put_all(writer, result.warnings(), [&](const std::string& text) { writer.put_text(text); });
+  put_all(writer, result.step_times_by_rank(), [&](const StepTimes& times) { writer.put(times); });
+  put_attempts(writer, result.attempts());
+  writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
+  if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
+  put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
+  writer.put(static_cast<std::int32_t>(result.failed_checkpoints()));
+  writer.put(static_cast<std::uint8_t>(result.is_state_saved()));
+  writer.put(static_cast<std::uint8_t>(result.is_recorded()));
+  return writer.text();
+}
+
+std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields,
+                                                               Checkpoint (*read)(const std::filesystem::path&)) {
+  const std::string path = reader.take_text();
+  try {
+    return read(path);
+  } catch (const Error& error) {
+    fields.warnings.push_back(compose("the checkpoint is not to be seen from {}: {}", host_name(), error.what()));
+    return std::nullopt;
+  }
+}
+
+Result decode_result(WireReader& reader) {
+  ResultFields fields{.error = reader.take_text(), .is_leader = false};
+  fields.failed_rank = reader.take<std::int32_t>();
+  fields.exit_status = reader.take<std::int32_t>();
+  take_all(reader, [&] { fields.history.push_back(take_metrics(reader)); });
+  fields.path = reader.take_text();
+  fields.world_size = reader.take<std::int32_t>();
+  fields.seconds = reader.take<double>();
+  fields.timings = reader.take<Timings>();
+  take_all(reader, [&] { fields.warnings.push_back(reader.take_text()); });
+  take_all(reader, [&] { fields.step_times_by_rank.push_back(reader.take<StepTimes>()); });
+  fields.attempts = take_attempts(reader);
+  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields, &Checkpoint::open);
+  take_all(reader, [&] {
+    if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
+      fields.best_checkpoints.push_back(std::move(*one));
+  });
+  fields.failed_checkpoints = reader.take<std::int32_t>();
+  fields.is_state_saved = reader.take<std::uint8_t>() != 0;
+  fields.is_recorded = reader.take<std::uint8_t>() != 0;
+  return Result{std::move(fields)};
+}
+
+Result result_of_told(std::string_view text) {
+  WireReader reader{text};
+  const auto kind = reader.take<Told>();
+  if (kind == Told::result) return decode_result(reader);
+  const std::string why = reader.take_text();
+  if (kind == Told::refused) throw ConfigError{why};
+  throw Error{why};
+}
+
+std::string common_settings(std::string_view backend, const WorkerCount& count, bool use_gpu,
+                                                 const RunConfig& run) {
+  const std::string workers =
+      count.is_elastic() ? compose(", {} to {} workers together", count.min(), count.max()) : std::string{};
+  return compose("railyard {}, {}{}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend,
+                 workers, use_gpu ? ", a GPU for each worker" : "", run.seed, run.name, run.checkpoint.every_steps,
+                 run.accept_changes.empty() ? "" : ", accepts changes of ", joined(run.accept_changes, ", "));
+}
+
+std::function<void(const std::string&)> launch_lines(Progress progress) {
+  if (progress == Progress::quiet) return {};
+  return [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); };
+}
+
+ScalingConfig count_together(ScalingConfig config, int num_workers, std::function<int()> room) {
+  if (!config.num_workers.is_elastic()) {
+    config.num_workers = num_workers;
+    return config;
+  }
+  if (config.capacity) {
+    throw ConfigError{
+        "ScalingConfig::capacity is set, but an engine has started several processes: there is room for as many "
+        "workers as the processes make that are there; leave it empty"};
+  }
+  config.num_workers = WorkerCount{config.num_workers.min(), num_workers};
+  config.capacity = std::move(room);
+  return config;
+}
+
 auto LeaderPosting::write(const std::filesystem::path& run,
                                   std::shared_ptr<Files> files) const -> std::string {
     JsonObject object;
@@ -12136,6 +12346,20 @@ std::optional<LeaderPlace> chosen_leader(const RunConfig& config) {
   const auto holder = posting ? LeaseFile{run / "lease.json"}.read() : std::nullopt;
   if (!holder || holder->has_ended || holder->lease != posting->lease) return std::nullopt;
   return posting->place;
+}
+
+bool sees_lease(const std::filesystem::path& run, const LeaseId& lease,
+                                     std::chrono::nanoseconds patience) {
+  const LeaseFile file{run / "lease.json"};
+  Files files;
+  const Deadline deadline = Deadline::after(patience);
+  while (true) {
+    const Descriptor directory{files.open_directory(run)};  // a network file system asks its server then
+    const auto now = file.read();
+    if (now && now->lease == lease) return true;
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  }
 }
 
 auto WriteOrder::encode() const -> std::vector<std::byte> {
@@ -12298,82 +12522,6 @@ auto FollowerParts::tell_of_blind(int process) -> void {
         compose("{} does not see {}: the one that leads takes its parts of checkpoints over the network, and asks it "
                 "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
                 group_->name_of_process(process), run_.string(), LeftOut::retry_interval));
-  }
-
-auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_progressed) -> Verdict {
-    if (is_resize(failure)) return {.restarts = true};
-    if (has_progressed && config_.renew_after_progress) counts_.failures = 0;
-    counts_.at_step = counts_.in_all++ > 0 && step == counts_.last_step ? counts_.at_step + 1 : 1;
-    counts_.last_step = step;
-    counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
-    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
-    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
-      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
-    }
-    if (counts_.at_step >= config_.max_failures_at_same_step) {
-      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
-                                "cause (FailureConfig::max_failures_at_same_step)",
-                                counts_.at_step, step)};
-    }
-    if (config_.max_failures > 0 && counts_.failures >= config_.max_failures) {
-      return {.reason =
-                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
-    }
-    ++counts_.failures;
-    return {.restarts = true, .delay = delay()};
-  }
-
-auto FailureBudget::delay() const -> std::chrono::nanoseconds {
-    std::chrono::nanoseconds delay = config_.backoff;
-    for (int at = 1; at < counts_.in_a_row && delay < config_.max_backoff; ++at) delay *= 2;
-    return std::min(delay, config_.max_backoff);
-  }
-
-void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts) {
-  writer.put(static_cast<std::uint32_t>(attempts.size()));
-  for (const Attempt& attempt : attempts) {
-    writer.put_text(attempt.error);
-    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
-    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
-    writer.put(attempt.seconds);
-    writer.put(static_cast<std::int32_t>(attempt.world_size));
-  }
-}
-
-std::vector<Attempt> take_attempts(WireReader& reader) {
-  std::vector<Attempt> attempts;
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t at = 0; at < count; ++at) {
-    Attempt attempt{.error = reader.take_text()};
-    attempt.failed_rank = reader.take<std::int32_t>();
-    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
-      *step = reader.take<std::uint64_t>();
-    }
-    attempt.seconds = reader.take<double>();
-    attempt.world_size = reader.take<std::int32_t>();
-    attempts.push_back(std::move(attempt));
-  }
-  return attempts;
-}
-
-auto RunLedger::encode() const -> std::string {
-    WireWriter writer;
-    writer.put(attempt);
-    writer.put(begin_step);
-    writer.put(world_size);
-    writer.put(failures);
-    put_attempts(writer, attempts);
-    return writer.text();
-  }
-
-auto RunLedger::decode(std::string_view text) -> RunLedger {
-    WireReader reader{text};
-    RunLedger ledger{.attempt = reader.take<std::int32_t>()};
-    ledger.begin_step = reader.take<std::uint64_t>();
-    ledger.world_size = reader.take<std::int32_t>();
-    ledger.failures = reader.take<FailureBudget::Counts>();
-    ledger.attempts = take_attempts(reader);
-    return ledger;
   }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -13622,8 +13770,9 @@ auto Supervision::finish() -> Result {
       fields.error = error_text(*failure);
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
-      if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
-      if (failure->is_host) lease_.leave_to_others();
+      const bool is_cut_off = failure->is_host || (directory_.is_fenced() && leadership_.may_be_replaced);
+      if (has_left_in_order_ || is_cut_off) fields.exit_status = config_.preemption.exit_status;
+      if (is_cut_off) lease_.leave_to_others();
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = ranks_.take_step_times();
@@ -13638,128 +13787,6 @@ auto Supervision::finish() -> Result {
     if (std::string loss = write_result(directory_, fields); !loss.empty()) fields.warnings.push_back(std::move(loss));
     return Result{std::move(fields)};
   }
-
-std::string encode_begin(const BegunRun& run) {
-  WireWriter writer;
-  writer.put(Told::begin);
-  writer.put_text(run.name);
-  writer.put_text(run.path.string());
-  writer.put(run.lease.generation);
-  writer.put_text(run.lease.id);
-  return writer.text();
-}
-
-std::optional<BegunRun> decode_begin(std::string_view text) {
-  WireReader reader{text};
-  if (reader.take<Told>() != Told::begin) return std::nullopt;
-  BegunRun run{.name = reader.take_text()};
-  run.path = reader.take_text();
-  run.lease.generation = reader.take<std::uint64_t>();
-  run.lease.id = reader.take_text();
-  return run;
-}
-
-std::string encode_refusal(Told kind, std::string_view why) {
-  WireWriter writer;
-  writer.put(kind);
-  writer.put_text(why);
-  return writer.text();
-}
-
-std::string encode_result(const Result& result) {
-  WireWriter writer;
-  writer.put(Told::result);
-  writer.put_text(result.error());
-  writer.put(static_cast<std::int32_t>(result.failed_rank()));
-  writer.put(static_cast<std::int32_t>(result.exit_status()));
-  put_all(writer, result.history(), [&](const Metrics& metrics) { put_metrics(writer, metrics); });
-  writer.put_text(result.path().string());
-  writer.put(static_cast<std::int32_t>(result.world_size()));
-  writer.put(result.seconds());
-  writer.put(result.timings());
-  put_all(writer, result.warnings(), [&](const std::string& text) { writer.put_text(text); });
-  put_all(writer, result.step_times_by_rank(), [&](const StepTimes& times) { writer.put(times); });
-  put_attempts(writer, result.attempts());
-  writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
-  if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
-  put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
-  writer.put(static_cast<std::int32_t>(result.failed_checkpoints()));
-  writer.put(static_cast<std::uint8_t>(result.is_state_saved()));
-  writer.put(static_cast<std::uint8_t>(result.is_recorded()));
-  return writer.text();
-}
-
-std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields,
-                                                               Checkpoint (*read)(const std::filesystem::path&)) {
-  const std::string path = reader.take_text();
-  try {
-    return read(path);
-  } catch (const Error& error) {
-    fields.warnings.push_back(compose("the checkpoint is not to be seen from {}: {}", host_name(), error.what()));
-    return std::nullopt;
-  }
-}
-
-Result decode_result(WireReader& reader) {
-  ResultFields fields{.error = reader.take_text(), .is_leader = false};
-  fields.failed_rank = reader.take<std::int32_t>();
-  fields.exit_status = reader.take<std::int32_t>();
-  take_all(reader, [&] { fields.history.push_back(take_metrics(reader)); });
-  fields.path = reader.take_text();
-  fields.world_size = reader.take<std::int32_t>();
-  fields.seconds = reader.take<double>();
-  fields.timings = reader.take<Timings>();
-  take_all(reader, [&] { fields.warnings.push_back(reader.take_text()); });
-  take_all(reader, [&] { fields.step_times_by_rank.push_back(reader.take<StepTimes>()); });
-  fields.attempts = take_attempts(reader);
-  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields, &Checkpoint::open);
-  take_all(reader, [&] {
-    if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
-      fields.best_checkpoints.push_back(std::move(*one));
-  });
-  fields.failed_checkpoints = reader.take<std::int32_t>();
-  fields.is_state_saved = reader.take<std::uint8_t>() != 0;
-  fields.is_recorded = reader.take<std::uint8_t>() != 0;
-  return Result{std::move(fields)};
-}
-
-Result result_of_told(std::string_view text) {
-  WireReader reader{text};
-  const auto kind = reader.take<Told>();
-  if (kind == Told::result) return decode_result(reader);
-  const std::string why = reader.take_text();
-  if (kind == Told::refused) throw ConfigError{why};
-  throw Error{why};
-}
-
-std::string common_settings(std::string_view backend, const WorkerCount& count, bool use_gpu,
-                                                 const RunConfig& run) {
-  const std::string workers =
-      count.is_elastic() ? compose(", {} to {} workers together", count.min(), count.max()) : std::string{};
-  return compose("railyard {}, {}{}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend,
-                 workers, use_gpu ? ", a GPU for each worker" : "", run.seed, run.name, run.checkpoint.every_steps,
-                 run.accept_changes.empty() ? "" : ", accepts changes of ", joined(run.accept_changes, ", "));
-}
-
-std::function<void(const std::string&)> launch_lines(Progress progress) {
-  if (progress == Progress::quiet) return {};
-  return [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); };
-}
-
-ScalingConfig count_together(ScalingConfig config, int num_workers, std::function<int()> room) {
-  if (!config.num_workers.is_elastic()) {
-    config.num_workers = num_workers;
-    return config;
-  }
-  if (config.capacity) {
-    throw ConfigError{
-        "ScalingConfig::capacity is set, but an engine has started several processes: there is room for as many "
-        "workers as the processes make that are there; leave it empty"};
-  }
-  config.num_workers = WorkerCount{config.num_workers.min(), num_workers};
-  config.capacity = std::move(room);
-  return config;
-}
 
 Nvml::Nvml() {
     constexpr const char* names[] = {"libnvidia-ml.so.1"};

@@ -25801,6 +25801,8 @@ class LeaseHolderWatch {
 
   [[nodiscard]] const LeaseContent& holder() const noexcept { return holder_; }
   [[nodiscard]] bool is_silent() const noexcept { return silence_.is_over(); }
+  /// Whether a look has found a sign of life.
+  [[nodiscard]] bool gives_signs() const noexcept { return gives_signs_; }
 
   /// now: what is read in the file, and names the same holder. It may be taken over if it has left the run to others,
   /// has died on this host with all of its workers, or has been silent for long enough.
@@ -25808,7 +25810,7 @@ class LeaseHolderWatch {
     if (now.has_ended) return now.is_left;
     if (Deadline::Clock::now() >= next_look_) {
       next_look_ = Deadline::Clock::now() + times_.beat;
-      silence_.look(file);
+      if (silence_.look(file)) gives_signs_ = true;
     }
     if (silence_.is_over()) return true;
     return !now.is_elsewhere(own_boot_) && (now.is_locked ? !file.is_locked() : now.has_died());
@@ -25818,6 +25820,7 @@ class LeaseHolderWatch {
   LeaseContent holder_;
   LeaseTimes times_;
   LeaseSilence silence_;
+  bool gives_signs_ = false;
   std::string own_boot_ = boot_id();
   Deadline::Clock::time_point next_look_ = Deadline::Clock::now();
 };
@@ -26045,6 +26048,7 @@ class RunLease {
     if (!file_.is_open()) return;  // moved from
     try {
       own_.has_ended = true;
+      own_.is_left = is_to_be_left_;
       if (is_held()) write();
     } catch (const std::exception&) {  // the next one from another host waits for signs of life
     }
@@ -26054,12 +26058,15 @@ class RunLease {
   /// By which others know this holder.
   [[nodiscard]] const LeaseId& id() const noexcept { return own_.lease; }
 
+  /// Has other hosts see that it is held: a network file system may keep for a while what is written.
+  void show() const { static_cast<void>(files_->sync(file_.get())); }
+
   /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
-  void leave_to_others() noexcept { own_.is_left = true; }
+  void leave_to_others() noexcept { is_to_be_left_ = true; }
 
   /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const {
-    const auto now = lease_file_.read();
+    const auto now = read_past_late();
     if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path().string(), explain_errno(errno))};
     return is_own(*now);
   }
@@ -26150,7 +26157,7 @@ class RunLease {
   // Returns whether a sign of life is due: where nobody else is seen to have the run.
   [[nodiscard]] bool look() {
     const auto begun_at = Sight::now();
-    const auto holder = lease_file_.read();
+    const auto holder = read_past_late();
     const bool may_be_own = !holder || is_own(*holder);
     // A file that was removed or damaged says nothing of it.
     const bool is_taken = !may_be_own && holder->lease.generation >= own_.lease.generation;
@@ -26176,6 +26183,18 @@ class RunLease {
   }
 
   [[nodiscard]] bool is_own(const LeaseContent& content) const { return content.lease == own_.lease; }
+
+  // What a holder from before this one was still writing when it was replaced may come last, and is written over.
+  [[nodiscard]] std::optional<LeaseContent> read_past_late() const {
+    auto content = lease_file_.read();
+    const bool is_late = content && content->lease.generation != 0 && content->lease.generation < own_.lease.generation;
+    if (!is_late) return content;
+    try {
+      write();
+    } catch (const Error&) {  // what is there then says whose the run is
+    }
+    return lease_file_.read();
+  }
 
   // Returns true as well where the file system has no locks.
   [[nodiscard]] bool try_lock() const {
@@ -26261,6 +26280,7 @@ class RunLease {
   std::shared_ptr<Files> files_;
   Descriptor file_{};
   LeaseContent own_{};
+  bool is_to_be_left_ = false;  // when it ends: until then another thread may write
   std::string takeover_{};
   std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
   bool has_waited_ = false;  // for a look at storage that has not answered since
@@ -26273,6 +26293,337 @@ class RunLease {
     return RunLease{place.path};
   } catch (const Error&) {
     if (place.is_new) RunDirectory{place.path, 0}.remove();
+    throw;
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/failure_budget.hpp
+// Decides whether a run that has failed starts again. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts failures. Knows no clock and no workers.
+class FailureBudget {
+ public:
+  struct Verdict {
+    bool restarts = false;
+    std::chrono::nanoseconds delay{0};
+    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
+  };
+
+  /// Is what has been counted so far.
+  struct Counts {
+    std::int32_t failures = 0;  ///< since the budget was whole
+    std::int32_t in_all = 0;
+    std::int32_t in_a_row = 0;  ///< without progress between them
+    std::int32_t at_step = 0;
+    std::uint64_t last_step = 0;
+  };
+
+  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
+  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
+      : config_(config), is_elastic_(is_elastic) {}
+
+  [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
+  /// Goes on from what somebody else has counted.
+  void go_on_from(const Counts& counts) noexcept { counts_ = counts; }
+
+  /// Whether a failure can be followed by another start at all.
+  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
+  /// Whether this one can.
+  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
+
+  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
+  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
+    if (is_resize(failure)) return {.restarts = true};
+    if (has_progressed && config_.renew_after_progress) counts_.failures = 0;
+    counts_.at_step = counts_.in_all++ > 0 && step == counts_.last_step ? counts_.at_step + 1 : 1;
+    counts_.last_step = step;
+    counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
+    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
+    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
+      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
+    }
+    if (counts_.at_step >= config_.max_failures_at_same_step) {
+      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
+                                "cause (FailureConfig::max_failures_at_same_step)",
+                                counts_.at_step, step)};
+    }
+    if (config_.max_failures > 0 && counts_.failures >= config_.max_failures) {
+      return {.reason =
+                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
+    }
+    ++counts_.failures;
+    return {.restarts = true, .delay = delay()};
+  }
+
+ private:
+  // Where another start has failed as well, there are not enough left.
+  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
+    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
+  }
+
+  [[nodiscard]] std::chrono::nanoseconds delay() const {
+    std::chrono::nanoseconds delay = config_.backoff;
+    for (int at = 1; at < counts_.in_a_row && delay < config_.max_backoff; ++at) delay *= 2;
+    return std::min(delay, config_.max_backoff);
+  }
+
+  FailureConfig config_;
+  bool is_elastic_;
+  Counts counts_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_ledger.hpp
+// What a run has been through, as whoever leads it next has to know. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts) {
+  writer.put(static_cast<std::uint32_t>(attempts.size()));
+  for (const Attempt& attempt : attempts) {
+    writer.put_text(attempt.error);
+    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
+    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
+    writer.put(attempt.seconds);
+    writer.put(static_cast<std::int32_t>(attempt.world_size));
+  }
+}
+[[nodiscard]] inline std::vector<Attempt> take_attempts(WireReader& reader) {
+  std::vector<Attempt> attempts;
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t at = 0; at < count; ++at) {
+    Attempt attempt{.error = reader.take_text()};
+    attempt.failed_rank = reader.take<std::int32_t>();
+    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
+      *step = reader.take<std::uint64_t>();
+    }
+    attempt.seconds = reader.take<double>();
+    attempt.world_size = reader.take<std::int32_t>();
+    attempts.push_back(std::move(attempt));
+  }
+  return attempts;
+}
+
+/// Is told to all processes before each start of the workers: files of the one that leads may not have reached the
+/// storage when it is lost.
+struct RunLedger {
+  std::int32_t attempt = 0;      ///< that begins
+  std::uint64_t begin_step = 0;  ///< where
+  std::int32_t world_size = 0;   ///< with so many workers
+  FailureBudget::Counts failures{};
+  std::vector<Attempt> attempts{};  ///< that have ended
+
+  [[nodiscard]] std::string encode() const {
+    WireWriter writer;
+    writer.put(attempt);
+    writer.put(begin_step);
+    writer.put(world_size);
+    writer.put(failures);
+    put_attempts(writer, attempts);
+    return writer.text();
+  }
+  [[nodiscard]] static RunLedger decode(std::string_view text) {
+    WireReader reader{text};
+    RunLedger ledger{.attempt = reader.take<std::int32_t>()};
+    ledger.begin_step = reader.take<std::uint64_t>();
+    ledger.world_size = reader.take<std::int32_t>();
+    ledger.failures = reader.take<FailureBudget::Counts>();
+    ledger.attempts = take_attempts(reader);
+    return ledger;
+  }
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/together.hpp
+// What the process that leads a run tells the others about it: where it is, and how it ended. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Names what a told text is.
+enum class Told : std::uint8_t {
+  begin = 1,    ///< workers are about to be made, for a run of that name in that directory
+  result = 2,   ///< it has ended
+  refused = 3,  ///< it could not begin: a ConfigError
+  failed = 4,   ///< any other exception
+};
+
+/// Is a run that has begun, and by which lease whoever leads it is known.
+struct BegunRun {
+  std::string name{};
+  std::filesystem::path path{};
+  LeaseId lease{};
+  bool is_seen = false;  ///< here: the directory, and in it that very lease, or one that it was handed on from
+};
+
+[[nodiscard]] inline std::string encode_begin(const BegunRun& run) {
+  WireWriter writer;
+  writer.put(Told::begin);
+  writer.put_text(run.name);
+  writer.put_text(run.path.string());
+  writer.put(run.lease.generation);
+  writer.put_text(run.lease.id);
+  return writer.text();
+}
+
+/// Returns the run that is about to begin; nothing if the text tells of something else.
+[[nodiscard]] inline std::optional<BegunRun> decode_begin(std::string_view text) {
+  WireReader reader{text};
+  if (reader.take<Told>() != Told::begin) return std::nullopt;
+  BegunRun run{.name = reader.take_text()};
+  run.path = reader.take_text();
+  run.lease.generation = reader.take<std::uint64_t>();
+  run.lease.id = reader.take_text();
+  return run;
+}
+
+[[nodiscard]] inline std::string encode_refusal(Told kind, std::string_view why) {
+  WireWriter writer;
+  writer.put(kind);
+  writer.put_text(why);
+  return writer.text();
+}
+
+inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
+  writer.put_text(checkpoint.path().string());
+}
+
+template <class T, class Put>
+void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
+  writer.put(static_cast<std::uint32_t>(values.size()));
+  for (const T& value : values) put(value);
+}
+
+template <class Take>
+void take_all(WireReader& reader, Take take) {
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) take();
+}
+
+[[nodiscard]] inline std::string encode_result(const Result& result) {
+  WireWriter writer;
+  writer.put(Told::result);
+  writer.put_text(result.error());
+  writer.put(static_cast<std::int32_t>(result.failed_rank()));
+  writer.put(static_cast<std::int32_t>(result.exit_status()));
+  put_all(writer, result.history(), [&](const Metrics& metrics) { put_metrics(writer, metrics); });
+  writer.put_text(result.path().string());
+  writer.put(static_cast<std::int32_t>(result.world_size()));
+  writer.put(result.seconds());
+  writer.put(result.timings());
+  put_all(writer, result.warnings(), [&](const std::string& text) { writer.put_text(text); });
+  put_all(writer, result.step_times_by_rank(), [&](const StepTimes& times) { writer.put(times); });
+  put_attempts(writer, result.attempts());
+  writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
+  if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
+  put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
+  writer.put(static_cast<std::int32_t>(result.failed_checkpoints()));
+  writer.put(static_cast<std::uint8_t>(result.is_state_saved()));
+  writer.put(static_cast<std::uint8_t>(result.is_recorded()));
+  return writer.text();
+}
+
+/// Opens what the leader has written. Where the storage is not shared there is nothing to open: the Result says so.
+[[nodiscard]] inline std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields,
+                                                               Checkpoint (*read)(const std::filesystem::path&)) {
+  const std::string path = reader.take_text();
+  try {
+    return read(path);
+  } catch (const Error& error) {
+    fields.warnings.push_back(compose("the checkpoint is not to be seen from {}: {}", host_name(), error.what()));
+    return std::nullopt;
+  }
+}
+
+[[nodiscard]] inline Result decode_result(WireReader& reader) {
+  ResultFields fields{.error = reader.take_text(), .is_leader = false};
+  fields.failed_rank = reader.take<std::int32_t>();
+  fields.exit_status = reader.take<std::int32_t>();
+  take_all(reader, [&] { fields.history.push_back(take_metrics(reader)); });
+  fields.path = reader.take_text();
+  fields.world_size = reader.take<std::int32_t>();
+  fields.seconds = reader.take<double>();
+  fields.timings = reader.take<Timings>();
+  take_all(reader, [&] { fields.warnings.push_back(reader.take_text()); });
+  take_all(reader, [&] { fields.step_times_by_rank.push_back(reader.take<StepTimes>()); });
+  fields.attempts = take_attempts(reader);
+  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields, &Checkpoint::open);
+  take_all(reader, [&] {
+    if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
+      fields.best_checkpoints.push_back(std::move(*one));
+  });
+  fields.failed_checkpoints = reader.take<std::int32_t>();
+  fields.is_state_saved = reader.take<std::uint8_t>() != 0;
+  fields.is_recorded = reader.take<std::uint8_t>() != 0;
+  return Result{std::move(fields)};
+}
+
+/// Returns what the leader's fit() has returned. Throws: what it has thrown.
+[[nodiscard]] inline Result result_of_told(std::string_view text) {
+  WireReader reader{text};
+  const auto kind = reader.take<Told>();
+  if (kind == Told::result) return decode_result(reader);
+  const std::string why = reader.take_text();
+  if (kind == Told::refused) throw ConfigError{why};
+  throw Error{why};
+}
+
+/// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
+[[nodiscard]] inline std::string common_settings(std::string_view backend, const WorkerCount& count, bool use_gpu,
+                                                 const RunConfig& run) {
+  const std::string workers =
+      count.is_elastic() ? compose(", {} to {} workers together", count.min(), count.max()) : std::string{};
+  return compose("railyard {}, {}{}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend,
+                 workers, use_gpu ? ", a GPU for each worker" : "", run.seed, run.name, run.checkpoint.every_steps,
+                 run.accept_changes.empty() ? "" : ", accepts changes of ", joined(run.accept_changes, ", "));
+}
+
+/// Says on standard error what a process does before a run begins; nothing if it is to be quiet.
+[[nodiscard]] inline std::function<void(const std::string&)> launch_lines(Progress progress) {
+  if (progress == Progress::quiet) return {};
+  return [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); };
+}
+
+/// Returns how many workers a run of several processes may have, who make them all together at first; room: how many
+/// those that are there can make. Throws: ConfigError if something else is to say that.
+[[nodiscard]] inline ScalingConfig count_together(ScalingConfig config, int num_workers, std::function<int()> room) {
+  if (!config.num_workers.is_elastic()) {
+    config.num_workers = num_workers;
+    return config;
+  }
+  if (config.capacity) {
+    throw ConfigError{
+        "ScalingConfig::capacity is set, but an engine has started several processes: there is room for as many "
+        "workers as the processes make that are there; leave it empty"};
+  }
+  config.num_workers = WorkerCount{config.num_workers.min(), num_workers};
+  config.capacity = std::move(room);
+  return config;
+}
+
+/// Calls lead, and tells the other processes how it has ended, whichever way it does.
+template <class S, class Lead>
+[[nodiscard]] Result tell_others(S& scaling, const Lead& lead) {
+  try {
+    Result result = lead();
+    scaling.tell(encode_result(result));
+    return result;
+  } catch (const ConfigError& error) {
+    scaling.tell(encode_refusal(Told::refused, error.what()));
+    throw;
+  } catch (const std::exception& error) {
+    scaling.tell(encode_refusal(Told::failed, error.what()));
     throw;
   }
 }
@@ -26332,6 +26683,23 @@ struct LeaderPosting {
   return posting->place;
 }
 
+/// Whether the directory of a run is to be seen from here, as who has that lease has told of it. What is there without
+/// that lease may be another run's, where storage is not shared. patience: with a network file system that has not yet
+/// heard of it.
+[[nodiscard]] inline bool sees_lease(const std::filesystem::path& run, const LeaseId& lease,
+                                     std::chrono::nanoseconds patience = std::chrono::seconds{1}) {
+  const LeaseFile file{run / "lease.json"};
+  Files files;
+  const Deadline deadline = Deadline::after(patience);
+  while (true) {
+    const Descriptor directory{files.open_directory(run)};  // a network file system asks its server then
+    const auto now = file.read();
+    if (now && now->lease == lease) return true;
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  }
+}
+
 /// Is how an election has ended for a process: it leads, or follows another.
 struct Elected {
   std::optional<RunLease> lease{};  ///< of the run, if it leads
@@ -26354,19 +26722,25 @@ class Election {
         times_(times),
         file_(run_ / "lease.json") {}
 
-  /// lost: who led. why: how that was found out. Throws: HostLostError that says why the run cannot go on here.
-  [[nodiscard]] Elected hold(const LeaseId& lost, std::string_view why) {
+  /// lost: as whoever led has told of it. why: how it was found out that it is lost.
+  /// Throws: HostLostError that says why the run cannot go on here.
+  [[nodiscard]] Elected hold(const BegunRun& lost, std::string_view why) {
     why_ = why;
     static_cast<void>(notice_.look_out());
     if (say_) say_(compose("{}; those that are left look for another", why_));
-    const Deadline end = Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
+    const std::chrono::nanoseconds least = 2 * times_.patience;  // whoever leads next has to find a silence first
+    const Deadline end = config_->start_timeout < least
+                             ? Deadline::after(least)
+                             : Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
     const Deadline sight = Deadline::after(std::min<std::chrono::nanoseconds>(config_->start_timeout, time_to_see));
     std::optional<LeaseHolderWatch> watch;
+    bool is_seen = lost.is_seen;
     while (true) {
       const auto now = file_.read();
-      if (now && now->lease.generation >= lost.generation) {
+      is_seen = is_seen || (now && now->lease == lost.lease);
+      if (is_seen && now && now->lease.generation >= lost.lease.generation) {
         if (!watch || watch->holder().lease != now->lease) watch.emplace(*now, times_);
-        const bool is_new = now->lease != lost;
+        const bool is_new = now->lease != lost.lease;
         if (is_new && follows(now->lease)) return {.leader = now->lease};
         if (now->has_ended && !now->is_left)
           give_up(compose("process {} on {} has ended the run", now->pid, now->host));
@@ -26374,20 +26748,24 @@ class Election {
           if (auto lease = claim(*now, watch->is_silent())) return {.lease = std::move(lease)};
         }
       } else if (!watch && sight.expired()) {
-        give_up(compose("{} is not to be seen here, and without it no other process can lead", file_.path().string()));
+        give_up(
+            compose("{} is not to be seen here, or is of another run, and without it no other process can lead: keep "
+                    "RunConfig::storage_path where all processes see it",
+                    file_.path().string()));
       }
-      if (end.expired()) give_up(reason_at_end(watch, lost, end));
+      if (end.expired()) give_up(reason_at_end(watch, lost.lease, end));
       pause(end);
     }
   }
 
   /// Waits, as the one that has the lease, for those that are left, and leads them then.
-  /// Throws: HostLostError if the lease is lost or the run is to end; Error if this process cannot listen.
+  /// Throws: HostLostError if the lease is lost, the run is to end, or this process cannot listen; Error if one of them
+  /// does not belong to the run.
   void lead(RunLease& lease) {
     try {
       if (const std::string loss = lease.keep_alive(); say_ && !loss.empty()) say_(loss);
       const Deadline end = Deadline::after(std::min(config_->silence_limit, config_->start_timeout));
-      const LeaderPosting posting{.lease = lease.id(), .place = scaling_->offer(lease.generation())};
+      const LeaderPosting posting{.lease = lease.id(), .place = offer(lease.generation())};
       if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
       while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
         if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
@@ -26406,7 +26784,7 @@ class Election {
         [this](const std::string& text) {
           if (say_) say_(text);
         });
-    if (found) return *found;
+    if (found && !is_asked_to_end()) return *found;
     give_up(end_sign_.empty() ? size.no_room() : compose("{} came", end_sign_));
   }
 
@@ -26423,6 +26801,14 @@ class Election {
   static constexpr std::chrono::milliseconds slice{50};
   static constexpr std::chrono::seconds time_to_see{5};
   static constexpr std::chrono::seconds time_to_connect{3};
+
+  [[nodiscard]] LeaderPlace offer(std::uint64_t generation) {
+    try {
+      return scaling_->offer(generation);
+    } catch (const Error& error) {
+      give_up(compose("this process was to lead, and cannot listen: {}", error.what()));
+    }
+  }
 
   [[nodiscard]] bool follows(const LeaseId& leader) {
     const auto posting = LeaderPosting::read(run_);
@@ -26445,6 +26831,11 @@ class Election {
     const LeaseContent& holder = watch->holder();
     const std::string time = end.budget_text();
     if (!hindrance_.empty()) return compose("no other process has come to lead it within {}: {}", time, hindrance_);
+    if (holder.lease == lost && !watch->gives_signs()) {
+      return compose(
+          "whether process {} on {}, which led, still lives cannot be told from {} within {}: its storage stalls",
+          holder.pid, holder.host, file_.path().string(), time);
+    }
     if (holder.lease == lost) {
       return compose(
           "process {} on {}, which led, still gives signs of life in {} after {}, and goes on without this one",
@@ -26698,151 +27089,6 @@ class FollowerParts final : public PartWriters {
   std::map<int, std::vector<SavedPart>> parts_{};  // by process
   std::map<int, std::function<std::vector<std::byte>()>> answers_{};
   std::vector<std::string> complaints_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/failure_budget.hpp
-// Decides whether a run that has failed starts again. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Counts failures. Knows no clock and no workers.
-class FailureBudget {
- public:
-  struct Verdict {
-    bool restarts = false;
-    std::chrono::nanoseconds delay{0};
-    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
-  };
-
-  /// Is what has been counted so far.
-  struct Counts {
-    std::int32_t failures = 0;  ///< since the budget was whole
-    std::int32_t in_all = 0;
-    std::int32_t in_a_row = 0;  ///< without progress between them
-    std::int32_t at_step = 0;
-    std::uint64_t last_step = 0;
-  };
-
-  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
-  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
-      : config_(config), is_elastic_(is_elastic) {}
-
-  [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
-  /// Goes on from what somebody else has counted.
-  void go_on_from(const Counts& counts) noexcept { counts_ = counts; }
-
-  /// Whether a failure can be followed by another start at all.
-  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
-  /// Whether this one can.
-  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
-
-  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
-  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
-    if (is_resize(failure)) return {.restarts = true};
-    if (has_progressed && config_.renew_after_progress) counts_.failures = 0;
-    counts_.at_step = counts_.in_all++ > 0 && step == counts_.last_step ? counts_.at_step + 1 : 1;
-    counts_.last_step = step;
-    counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
-    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
-    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
-      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
-    }
-    if (counts_.at_step >= config_.max_failures_at_same_step) {
-      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
-                                "cause (FailureConfig::max_failures_at_same_step)",
-                                counts_.at_step, step)};
-    }
-    if (config_.max_failures > 0 && counts_.failures >= config_.max_failures) {
-      return {.reason =
-                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
-    }
-    ++counts_.failures;
-    return {.restarts = true, .delay = delay()};
-  }
-
- private:
-  // Where another start has failed as well, there are not enough left.
-  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
-    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
-  }
-
-  [[nodiscard]] std::chrono::nanoseconds delay() const {
-    std::chrono::nanoseconds delay = config_.backoff;
-    for (int at = 1; at < counts_.in_a_row && delay < config_.max_backoff; ++at) delay *= 2;
-    return std::min(delay, config_.max_backoff);
-  }
-
-  FailureConfig config_;
-  bool is_elastic_;
-  Counts counts_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/run_ledger.hpp
-// What a run has been through, as whoever leads it next has to know. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-inline void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts) {
-  writer.put(static_cast<std::uint32_t>(attempts.size()));
-  for (const Attempt& attempt : attempts) {
-    writer.put_text(attempt.error);
-    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
-    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
-    writer.put(attempt.seconds);
-    writer.put(static_cast<std::int32_t>(attempt.world_size));
-  }
-}
-[[nodiscard]] inline std::vector<Attempt> take_attempts(WireReader& reader) {
-  std::vector<Attempt> attempts;
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t at = 0; at < count; ++at) {
-    Attempt attempt{.error = reader.take_text()};
-    attempt.failed_rank = reader.take<std::int32_t>();
-    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
-      *step = reader.take<std::uint64_t>();
-    }
-    attempt.seconds = reader.take<double>();
-    attempt.world_size = reader.take<std::int32_t>();
-    attempts.push_back(std::move(attempt));
-  }
-  return attempts;
-}
-
-/// Is told to all processes before each start of the workers: files of the one that leads may not have reached the
-/// storage when it is lost.
-struct RunLedger {
-  std::int32_t attempt = 0;      ///< that begins
-  std::uint64_t begin_step = 0;  ///< where
-  std::int32_t world_size = 0;   ///< with so many workers
-  FailureBudget::Counts failures{};
-  std::vector<Attempt> attempts{};  ///< that have ended
-
-  [[nodiscard]] std::string encode() const {
-    WireWriter writer;
-    writer.put(attempt);
-    writer.put(begin_step);
-    writer.put(world_size);
-    writer.put(failures);
-    put_attempts(writer, attempts);
-    return writer.text();
-  }
-  [[nodiscard]] static RunLedger decode(std::string_view text) {
-    WireReader reader{text};
-    RunLedger ledger{.attempt = reader.take<std::int32_t>()};
-    ledger.begin_step = reader.take<std::uint64_t>();
-    ledger.world_size = reader.take<std::int32_t>();
-    ledger.failures = reader.take<FailureBudget::Counts>();
-    ledger.attempts = take_attempts(reader);
-    return ledger;
-  }
 };
 
 }  // namespace detail
@@ -27303,6 +27549,7 @@ struct Inheritance {
 struct Leadership {
   std::function<void(std::string_view note)> note{};
   std::optional<Inheritance> inherited{};
+  bool may_be_replaced = false;  ///< by one of those that follow, when they have lost this process
 
   void tell(const RunLedger& ledger) const {
     if (note) note(ledger.encode());
@@ -28914,8 +29161,9 @@ class Supervision {
       fields.error = error_text(*failure);
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
-      if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
-      if (failure->is_host) lease_.leave_to_others();
+      const bool is_cut_off = failure->is_host || (directory_.is_fenced() && leadership_.may_be_replaced);
+      if (has_left_in_order_ || is_cut_off) fields.exit_status = config_.preemption.exit_status;
+      if (is_cut_off) lease_.leave_to_others();
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = ranks_.take_step_times();
@@ -28963,191 +29211,6 @@ class Supervision {
   Timings timings_{};
   bool is_resizing_ = false;  // the ranks were asked to leave, for another number of them
 };
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/together.hpp
-// What the process that leads a run tells the others about it: where it is, and how it ended. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Names what a told text is.
-enum class Told : std::uint8_t {
-  begin = 1,    ///< workers are about to be made, for a run of that name in that directory
-  result = 2,   ///< it has ended
-  refused = 3,  ///< it could not begin: a ConfigError
-  failed = 4,   ///< any other exception
-};
-
-/// Is a run that has begun, and by which lease whoever leads it is known.
-struct BegunRun {
-  std::string name{};
-  std::filesystem::path path{};
-  LeaseId lease{};
-};
-
-[[nodiscard]] inline std::string encode_begin(const BegunRun& run) {
-  WireWriter writer;
-  writer.put(Told::begin);
-  writer.put_text(run.name);
-  writer.put_text(run.path.string());
-  writer.put(run.lease.generation);
-  writer.put_text(run.lease.id);
-  return writer.text();
-}
-
-/// Returns the run that is about to begin; nothing if the text tells of something else.
-[[nodiscard]] inline std::optional<BegunRun> decode_begin(std::string_view text) {
-  WireReader reader{text};
-  if (reader.take<Told>() != Told::begin) return std::nullopt;
-  BegunRun run{.name = reader.take_text()};
-  run.path = reader.take_text();
-  run.lease.generation = reader.take<std::uint64_t>();
-  run.lease.id = reader.take_text();
-  return run;
-}
-
-[[nodiscard]] inline std::string encode_refusal(Told kind, std::string_view why) {
-  WireWriter writer;
-  writer.put(kind);
-  writer.put_text(why);
-  return writer.text();
-}
-
-inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
-  writer.put_text(checkpoint.path().string());
-}
-
-template <class T, class Put>
-void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
-  writer.put(static_cast<std::uint32_t>(values.size()));
-  for (const T& value : values) put(value);
-}
-
-template <class Take>
-void take_all(WireReader& reader, Take take) {
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) take();
-}
-
-[[nodiscard]] inline std::string encode_result(const Result& result) {
-  WireWriter writer;
-  writer.put(Told::result);
-  writer.put_text(result.error());
-  writer.put(static_cast<std::int32_t>(result.failed_rank()));
-  writer.put(static_cast<std::int32_t>(result.exit_status()));
-  put_all(writer, result.history(), [&](const Metrics& metrics) { put_metrics(writer, metrics); });
-  writer.put_text(result.path().string());
-  writer.put(static_cast<std::int32_t>(result.world_size()));
-  writer.put(result.seconds());
-  writer.put(result.timings());
-  put_all(writer, result.warnings(), [&](const std::string& text) { writer.put_text(text); });
-  put_all(writer, result.step_times_by_rank(), [&](const StepTimes& times) { writer.put(times); });
-  put_attempts(writer, result.attempts());
-  writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
-  if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
-  put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
-  writer.put(static_cast<std::int32_t>(result.failed_checkpoints()));
-  writer.put(static_cast<std::uint8_t>(result.is_state_saved()));
-  writer.put(static_cast<std::uint8_t>(result.is_recorded()));
-  return writer.text();
-}
-
-/// Opens what the leader has written. Where the storage is not shared there is nothing to open: the Result says so.
-[[nodiscard]] inline std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields,
-                                                               Checkpoint (*read)(const std::filesystem::path&)) {
-  const std::string path = reader.take_text();
-  try {
-    return read(path);
-  } catch (const Error& error) {
-    fields.warnings.push_back(compose("the checkpoint is not to be seen from {}: {}", host_name(), error.what()));
-    return std::nullopt;
-  }
-}
-
-[[nodiscard]] inline Result decode_result(WireReader& reader) {
-  ResultFields fields{.error = reader.take_text(), .is_leader = false};
-  fields.failed_rank = reader.take<std::int32_t>();
-  fields.exit_status = reader.take<std::int32_t>();
-  take_all(reader, [&] { fields.history.push_back(take_metrics(reader)); });
-  fields.path = reader.take_text();
-  fields.world_size = reader.take<std::int32_t>();
-  fields.seconds = reader.take<double>();
-  fields.timings = reader.take<Timings>();
-  take_all(reader, [&] { fields.warnings.push_back(reader.take_text()); });
-  take_all(reader, [&] { fields.step_times_by_rank.push_back(reader.take<StepTimes>()); });
-  fields.attempts = take_attempts(reader);
-  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields, &Checkpoint::open);
-  take_all(reader, [&] {
-    if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
-      fields.best_checkpoints.push_back(std::move(*one));
-  });
-  fields.failed_checkpoints = reader.take<std::int32_t>();
-  fields.is_state_saved = reader.take<std::uint8_t>() != 0;
-  fields.is_recorded = reader.take<std::uint8_t>() != 0;
-  return Result{std::move(fields)};
-}
-
-/// Returns what the leader's fit() has returned. Throws: what it has thrown.
-[[nodiscard]] inline Result result_of_told(std::string_view text) {
-  WireReader reader{text};
-  const auto kind = reader.take<Told>();
-  if (kind == Told::result) return decode_result(reader);
-  const std::string why = reader.take_text();
-  if (kind == Told::refused) throw ConfigError{why};
-  throw Error{why};
-}
-
-/// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
-[[nodiscard]] inline std::string common_settings(std::string_view backend, const WorkerCount& count, bool use_gpu,
-                                                 const RunConfig& run) {
-  const std::string workers =
-      count.is_elastic() ? compose(", {} to {} workers together", count.min(), count.max()) : std::string{};
-  return compose("railyard {}, {}{}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend,
-                 workers, use_gpu ? ", a GPU for each worker" : "", run.seed, run.name, run.checkpoint.every_steps,
-                 run.accept_changes.empty() ? "" : ", accepts changes of ", joined(run.accept_changes, ", "));
-}
-
-/// Says on standard error what a process does before a run begins; nothing if it is to be quiet.
-[[nodiscard]] inline std::function<void(const std::string&)> launch_lines(Progress progress) {
-  if (progress == Progress::quiet) return {};
-  return [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); };
-}
-
-/// Returns how many workers a run of several processes may have, who make them all together at first; room: how many
-/// those that are there can make. Throws: ConfigError if something else is to say that.
-[[nodiscard]] inline ScalingConfig count_together(ScalingConfig config, int num_workers, std::function<int()> room) {
-  if (!config.num_workers.is_elastic()) {
-    config.num_workers = num_workers;
-    return config;
-  }
-  if (config.capacity) {
-    throw ConfigError{
-        "ScalingConfig::capacity is set, but an engine has started several processes: there is room for as many "
-        "workers as the processes make that are there; leave it empty"};
-  }
-  config.num_workers = WorkerCount{config.num_workers.min(), num_workers};
-  config.capacity = std::move(room);
-  return config;
-}
-
-/// Calls lead, and tells the other processes how it has ended, whichever way it does.
-template <class S, class Lead>
-[[nodiscard]] Result tell_others(S& scaling, const Lead& lead) {
-  try {
-    Result result = lead();
-    scaling.tell(encode_result(result));
-    return result;
-  } catch (const ConfigError& error) {
-    scaling.tell(encode_refusal(Told::refused, error.what()));
-    throw;
-  } catch (const std::exception& error) {
-    scaling.tell(encode_refusal(Told::failed, error.what()));
-    throw;
-  }
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -30106,6 +30169,8 @@ class Trainer<B, S> {
     detail::Leadership leadership{.inherited = std::move(inherited)};
     if constexpr (JoiningScaling<S>) {
       leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
+      leadership.may_be_replaced = scaling.num_processes() > 1 && scaling.lost_lead().may_go_on;
+      if (leadership.may_be_replaced) lease.show();  // the others look for it
       scaling.tell(detail::encode_begin({.name = info.name, .path = info.path, .lease = lease.id()}));
     }
 
@@ -30135,16 +30200,20 @@ class Trainer<B, S> {
           const std::string told = has_begun ? scaling.follow(body_of(*begun)) : scaling.hear();
           auto begin = detail::decode_begin(told);
           if (!begin) return detail::result_of_told(told);
+          begin->is_seen = (begun && begun->is_seen) ||
+                           (scaling.lost_lead().may_go_on && detail::sees_lease(begin->path, begin->lease));
           begun = std::move(begin);
           has_begun = true;
         } catch (const HostLostError& error) {
           const LostLead lost = scaling.lost_lead();
           if (!begun || !lost.may_go_on) throw;
-          detail::Election election{scaling, begun->path, run_, detail::launch_lines(run_.progress)};
-          detail::Elected elected = election.hold(begun->lease, error.what());
+          std::optional<detail::Election<S>> election;
+          election.emplace(scaling, begun->path, run_, detail::launch_lines(run_.progress));
+          detail::Elected elected = election->hold(*begun, error.what());
           const std::string why = detail::text_of_succession(lost, error.what());
           if (elected.lease) return succeed(scaling, election, std::move(*elected.lease), *begun, why, called_at);
           begun->lease = elected.leader;
+          begun->is_seen = true;
           has_begun = false;
         }
       }
@@ -30162,11 +30231,12 @@ class Trainer<B, S> {
     };
   }
 
-  // In a process that has taken the run over: leads those that are left. why: it does.
+  // In a process that has taken the run over: leads those that are left. why: it does. election: ends before the run
+  // goes on, which hears signals itself, and forks: no other thread may be at work then.
   template <class Election>
-  Result succeed(S& scaling, Election& election, detail::RunLease lease, const detail::BegunRun& begun,
+  Result succeed(S& scaling, std::optional<Election>& election, detail::RunLease lease, const detail::BegunRun& begun,
                  const std::string& why, Deadline::Clock::time_point called_at) {
-    election.lead(lease);
+    election->lead(lease);
     return detail::tell_others(scaling, [&] {
       const LostLead lost = scaling.lost_lead();
       RunConfig run = run_;
@@ -30175,12 +30245,13 @@ class Trainer<B, S> {
           detail::count_together(scaling_, scaling.num_workers(), [&scaling] { return scaling.room(); })};
       RunInfo info{.backend = std::string{B::name}, .scaling = std::string{S::name}, .seed = run_.seed};
       try {
-        info.world_size = election.find_room(size);
+        info.world_size = election->find_room(size);
       } catch (const HostLostError& error) {
         lease.leave_to_others();
         return Result{{.error = error.what(), .exit_status = run_.preemption.exit_status, .path = begun.path}};
       }
       lease.pause();
+      election.reset();
       return go_on(scaling, std::move(size), std::move(info), {begun.name, begun.path, false}, std::move(lease), run,
                    called_at, detail::inherit(lost, why, called_at));
     });

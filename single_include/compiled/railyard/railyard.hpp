@@ -16583,6 +16583,8 @@ class LeaseHolderWatch {
 
   [[nodiscard]] const LeaseContent& holder() const noexcept { return holder_; }
   [[nodiscard]] bool is_silent() const noexcept { return silence_.is_over(); }
+  /// Whether a look has found a sign of life.
+  [[nodiscard]] bool gives_signs() const noexcept { return gives_signs_; }
 
   /// now: what is read in the file, and names the same holder. It may be taken over if it has left the run to others,
   /// has died on this host with all of its workers, or has been silent for long enough.
@@ -16592,6 +16594,7 @@ class LeaseHolderWatch {
   LeaseContent holder_;
   LeaseTimes times_;
   LeaseSilence silence_;
+  bool gives_signs_ = false;
   std::string own_boot_ = boot_id();
   Deadline::Clock::time_point next_look_ = Deadline::Clock::now();
 };
@@ -16737,8 +16740,11 @@ class RunLease {
   /// By which others know this holder.
   [[nodiscard]] const LeaseId& id() const noexcept { return own_.lease; }
 
+  /// Has other hosts see that it is held: a network file system may keep for a while what is written.
+  void show() const { static_cast<void>(files_->sync(file_.get())); }
+
   /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
-  void leave_to_others() noexcept { own_.is_left = true; }
+  void leave_to_others() noexcept { is_to_be_left_ = true; }
 
   /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const;
@@ -16793,6 +16799,9 @@ class RunLease {
 
   [[nodiscard]] bool is_own(const LeaseContent& content) const { return content.lease == own_.lease; }
 
+  // What a holder from before this one was still writing when it was replaced may come last, and is written over.
+  [[nodiscard]] std::optional<LeaseContent> read_past_late() const;
+
   // Returns true as well where the file system has no locks.
   [[nodiscard]] bool try_lock() const;
 
@@ -16820,6 +16829,7 @@ class RunLease {
   std::shared_ptr<Files> files_;
   Descriptor file_{};
   LeaseContent own_{};
+  bool is_to_be_left_ = false;  // when it ends: until then another thread may write
   std::string takeover_{};
   std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
   bool has_waited_ = false;  // for a look at storage that has not answered since
@@ -16828,6 +16838,173 @@ class RunLease {
 
 /// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had.
 [[nodiscard]] RunLease take_lease(const RunPlace& place);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/failure_budget.hpp
+// Decides whether a run that has failed starts again. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts failures. Knows no clock and no workers.
+class FailureBudget {
+ public:
+  struct Verdict {
+    bool restarts = false;
+    std::chrono::nanoseconds delay{0};
+    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
+  };
+
+  /// Is what has been counted so far.
+  struct Counts {
+    std::int32_t failures = 0;  ///< since the budget was whole
+    std::int32_t in_all = 0;
+    std::int32_t in_a_row = 0;  ///< without progress between them
+    std::int32_t at_step = 0;
+    std::uint64_t last_step = 0;
+  };
+
+  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
+  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
+      : config_(config), is_elastic_(is_elastic) {}
+
+  [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
+  /// Goes on from what somebody else has counted.
+  void go_on_from(const Counts& counts) noexcept { counts_ = counts; }
+
+  /// Whether a failure can be followed by another start at all.
+  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
+  /// Whether this one can.
+  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
+
+  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
+  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed);
+
+ private:
+  // Where another start has failed as well, there are not enough left.
+  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
+    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
+  }
+
+  [[nodiscard]] std::chrono::nanoseconds delay() const;
+
+  FailureConfig config_;
+  bool is_elastic_;
+  Counts counts_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_ledger.hpp
+// What a run has been through, as whoever leads it next has to know. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts);
+[[nodiscard]] std::vector<Attempt> take_attempts(WireReader& reader);
+
+/// Is told to all processes before each start of the workers: files of the one that leads may not have reached the
+/// storage when it is lost.
+struct RunLedger {
+  std::int32_t attempt = 0;      ///< that begins
+  std::uint64_t begin_step = 0;  ///< where
+  std::int32_t world_size = 0;   ///< with so many workers
+  FailureBudget::Counts failures{};
+  std::vector<Attempt> attempts{};  ///< that have ended
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static RunLedger decode(std::string_view text);
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/together.hpp
+// What the process that leads a run tells the others about it: where it is, and how it ended. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Names what a told text is.
+enum class Told : std::uint8_t {
+  begin = 1,    ///< workers are about to be made, for a run of that name in that directory
+  result = 2,   ///< it has ended
+  refused = 3,  ///< it could not begin: a ConfigError
+  failed = 4,   ///< any other exception
+};
+
+/// Is a run that has begun, and by which lease whoever leads it is known.
+struct BegunRun {
+  std::string name{};
+  std::filesystem::path path{};
+  LeaseId lease{};
+  bool is_seen = false;  ///< here: the directory, and in it that very lease, or one that it was handed on from
+};
+
+[[nodiscard]] std::string encode_begin(const BegunRun& run);
+
+/// Returns the run that is about to begin; nothing if the text tells of something else.
+[[nodiscard]] std::optional<BegunRun> decode_begin(std::string_view text);
+
+[[nodiscard]] std::string encode_refusal(Told kind, std::string_view why);
+
+inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
+  writer.put_text(checkpoint.path().string());
+}
+
+template <class T, class Put>
+void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
+  writer.put(static_cast<std::uint32_t>(values.size()));
+  for (const T& value : values) put(value);
+}
+
+template <class Take>
+void take_all(WireReader& reader, Take take) {
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) take();
+}
+
+[[nodiscard]] std::string encode_result(const Result& result);
+
+/// Opens what the leader has written. Where the storage is not shared there is nothing to open: the Result says so.
+[[nodiscard]] std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields,
+                                                               Checkpoint (*read)(const std::filesystem::path&));
+
+[[nodiscard]] Result decode_result(WireReader& reader);
+
+/// Returns what the leader's fit() has returned. Throws: what it has thrown.
+[[nodiscard]] Result result_of_told(std::string_view text);
+
+/// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
+[[nodiscard]] std::string common_settings(std::string_view backend, const WorkerCount& count, bool use_gpu,
+                                                 const RunConfig& run);
+
+/// Says on standard error what a process does before a run begins; nothing if it is to be quiet.
+[[nodiscard]] std::function<void(const std::string&)> launch_lines(Progress progress);
+
+/// Returns how many workers a run of several processes may have, who make them all together at first; room: how many
+/// those that are there can make. Throws: ConfigError if something else is to say that.
+[[nodiscard]] ScalingConfig count_together(ScalingConfig config, int num_workers, std::function<int()> room);
+
+/// Calls lead, and tells the other processes how it has ended, whichever way it does.
+template <class S, class Lead>
+[[nodiscard]] Result tell_others(S& scaling, const Lead& lead) {
+  try {
+    Result result = lead();
+    scaling.tell(encode_result(result));
+    return result;
+  } catch (const ConfigError& error) {
+    scaling.tell(encode_refusal(Told::refused, error.what()));
+    throw;
+  } catch (const std::exception& error) {
+    scaling.tell(encode_refusal(Told::failed, error.what()));
+    throw;
+  }
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -16858,6 +17035,12 @@ struct LeaderPosting {
 /// Returns where the process listens that was chosen to lead the run, if it goes on.
 [[nodiscard]] std::optional<LeaderPlace> chosen_leader(const RunConfig& config);
 
+/// Whether the directory of a run is to be seen from here, as who has that lease has told of it. What is there without
+/// that lease may be another run's, where storage is not shared. patience: with a network file system that has not yet
+/// heard of it.
+[[nodiscard]] bool sees_lease(const std::filesystem::path& run, const LeaseId& lease,
+                                     std::chrono::nanoseconds patience = std::chrono::seconds{1});
+
 /// Is how an election has ended for a process: it leads, or follows another.
 struct Elected {
   std::optional<RunLease> lease{};  ///< of the run, if it leads
@@ -16880,19 +17063,25 @@ class Election {
         times_(times),
         file_(run_ / "lease.json") {}
 
-  /// lost: who led. why: how that was found out. Throws: HostLostError that says why the run cannot go on here.
-  [[nodiscard]] Elected hold(const LeaseId& lost, std::string_view why) {
+  /// lost: as whoever led has told of it. why: how it was found out that it is lost.
+  /// Throws: HostLostError that says why the run cannot go on here.
+  [[nodiscard]] Elected hold(const BegunRun& lost, std::string_view why) {
     why_ = why;
     static_cast<void>(notice_.look_out());
     if (say_) say_(compose("{}; those that are left look for another", why_));
-    const Deadline end = Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
+    const std::chrono::nanoseconds least = 2 * times_.patience;  // whoever leads next has to find a silence first
+    const Deadline end = config_->start_timeout < least
+                             ? Deadline::after(least)
+                             : Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
     const Deadline sight = Deadline::after(std::min<std::chrono::nanoseconds>(config_->start_timeout, time_to_see));
     std::optional<LeaseHolderWatch> watch;
+    bool is_seen = lost.is_seen;
     while (true) {
       const auto now = file_.read();
-      if (now && now->lease.generation >= lost.generation) {
+      is_seen = is_seen || (now && now->lease == lost.lease);
+      if (is_seen && now && now->lease.generation >= lost.lease.generation) {
         if (!watch || watch->holder().lease != now->lease) watch.emplace(*now, times_);
-        const bool is_new = now->lease != lost;
+        const bool is_new = now->lease != lost.lease;
         if (is_new && follows(now->lease)) return {.leader = now->lease};
         if (now->has_ended && !now->is_left)
           give_up(compose("process {} on {} has ended the run", now->pid, now->host));
@@ -16900,20 +17089,24 @@ class Election {
           if (auto lease = claim(*now, watch->is_silent())) return {.lease = std::move(lease)};
         }
       } else if (!watch && sight.expired()) {
-        give_up(compose("{} is not to be seen here, and without it no other process can lead", file_.path().string()));
+        give_up(
+            compose("{} is not to be seen here, or is of another run, and without it no other process can lead: keep "
+                    "RunConfig::storage_path where all processes see it",
+                    file_.path().string()));
       }
-      if (end.expired()) give_up(reason_at_end(watch, lost, end));
+      if (end.expired()) give_up(reason_at_end(watch, lost.lease, end));
       pause(end);
     }
   }
 
   /// Waits, as the one that has the lease, for those that are left, and leads them then.
-  /// Throws: HostLostError if the lease is lost or the run is to end; Error if this process cannot listen.
+  /// Throws: HostLostError if the lease is lost, the run is to end, or this process cannot listen; Error if one of them
+  /// does not belong to the run.
   void lead(RunLease& lease) {
     try {
       if (const std::string loss = lease.keep_alive(); say_ && !loss.empty()) say_(loss);
       const Deadline end = Deadline::after(std::min(config_->silence_limit, config_->start_timeout));
-      const LeaderPosting posting{.lease = lease.id(), .place = scaling_->offer(lease.generation())};
+      const LeaderPosting posting{.lease = lease.id(), .place = offer(lease.generation())};
       if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
       while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
         if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
@@ -16932,7 +17125,7 @@ class Election {
         [this](const std::string& text) {
           if (say_) say_(text);
         });
-    if (found) return *found;
+    if (found && !is_asked_to_end()) return *found;
     give_up(end_sign_.empty() ? size.no_room() : compose("{} came", end_sign_));
   }
 
@@ -16949,6 +17142,14 @@ class Election {
   static constexpr std::chrono::milliseconds slice{50};
   static constexpr std::chrono::seconds time_to_see{5};
   static constexpr std::chrono::seconds time_to_connect{3};
+
+  [[nodiscard]] LeaderPlace offer(std::uint64_t generation) {
+    try {
+      return scaling_->offer(generation);
+    } catch (const Error& error) {
+      give_up(compose("this process was to lead, and cannot listen: {}", error.what()));
+    }
+  }
 
   [[nodiscard]] bool follows(const LeaseId& leader) {
     const auto posting = LeaderPosting::read(run_);
@@ -16971,6 +17172,11 @@ class Election {
     const LeaseContent& holder = watch->holder();
     const std::string time = end.budget_text();
     if (!hindrance_.empty()) return compose("no other process has come to lead it within {}: {}", time, hindrance_);
+    if (holder.lease == lost && !watch->gives_signs()) {
+      return compose(
+          "whether process {} on {}, which led, still lives cannot be told from {} within {}: its storage stalls",
+          holder.pid, holder.host, file_.path().string(), time);
+    }
     if (holder.lease == lost) {
       return compose(
           "process {} on {}, which led, still gives signs of life in {} after {}, and goes on without this one",
@@ -17090,87 +17296,6 @@ class FollowerParts final : public PartWriters {
   std::map<int, std::vector<SavedPart>> parts_{};  // by process
   std::map<int, std::function<std::vector<std::byte>()>> answers_{};
   std::vector<std::string> complaints_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/failure_budget.hpp
-// Decides whether a run that has failed starts again. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Counts failures. Knows no clock and no workers.
-class FailureBudget {
- public:
-  struct Verdict {
-    bool restarts = false;
-    std::chrono::nanoseconds delay{0};
-    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
-  };
-
-  /// Is what has been counted so far.
-  struct Counts {
-    std::int32_t failures = 0;  ///< since the budget was whole
-    std::int32_t in_all = 0;
-    std::int32_t in_a_row = 0;  ///< without progress between them
-    std::int32_t at_step = 0;
-    std::uint64_t last_step = 0;
-  };
-
-  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
-  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
-      : config_(config), is_elastic_(is_elastic) {}
-
-  [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
-  /// Goes on from what somebody else has counted.
-  void go_on_from(const Counts& counts) noexcept { counts_ = counts; }
-
-  /// Whether a failure can be followed by another start at all.
-  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
-  /// Whether this one can.
-  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
-
-  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
-  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed);
-
- private:
-  // Where another start has failed as well, there are not enough left.
-  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
-    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
-  }
-
-  [[nodiscard]] std::chrono::nanoseconds delay() const;
-
-  FailureConfig config_;
-  bool is_elastic_;
-  Counts counts_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/run_ledger.hpp
-// What a run has been through, as whoever leads it next has to know. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts);
-[[nodiscard]] std::vector<Attempt> take_attempts(WireReader& reader);
-
-/// Is told to all processes before each start of the workers: files of the one that leads may not have reached the
-/// storage when it is lost.
-struct RunLedger {
-  std::int32_t attempt = 0;      ///< that begins
-  std::uint64_t begin_step = 0;  ///< where
-  std::int32_t world_size = 0;   ///< with so many workers
-  FailureBudget::Counts failures{};
-  std::vector<Attempt> attempts{};  ///< that have ended
-
-  [[nodiscard]] std::string encode() const;
-  [[nodiscard]] static RunLedger decode(std::string_view text);
 };
 
 }  // namespace detail
@@ -17403,6 +17528,7 @@ struct Inheritance {
 struct Leadership {
   std::function<void(std::string_view note)> note{};
   std::optional<Inheritance> inherited{};
+  bool may_be_replaced = false;  ///< by one of those that follow, when they have lost this process
 
   void tell(const RunLedger& ledger) const {
     if (note) note(ledger.encode());
@@ -18298,91 +18424,6 @@ class Supervision {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/together.hpp
-// What the process that leads a run tells the others about it: where it is, and how it ended. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Names what a told text is.
-enum class Told : std::uint8_t {
-  begin = 1,    ///< workers are about to be made, for a run of that name in that directory
-  result = 2,   ///< it has ended
-  refused = 3,  ///< it could not begin: a ConfigError
-  failed = 4,   ///< any other exception
-};
-
-/// Is a run that has begun, and by which lease whoever leads it is known.
-struct BegunRun {
-  std::string name{};
-  std::filesystem::path path{};
-  LeaseId lease{};
-};
-
-[[nodiscard]] std::string encode_begin(const BegunRun& run);
-
-/// Returns the run that is about to begin; nothing if the text tells of something else.
-[[nodiscard]] std::optional<BegunRun> decode_begin(std::string_view text);
-
-[[nodiscard]] std::string encode_refusal(Told kind, std::string_view why);
-
-inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
-  writer.put_text(checkpoint.path().string());
-}
-
-template <class T, class Put>
-void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
-  writer.put(static_cast<std::uint32_t>(values.size()));
-  for (const T& value : values) put(value);
-}
-
-template <class Take>
-void take_all(WireReader& reader, Take take) {
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) take();
-}
-
-[[nodiscard]] std::string encode_result(const Result& result);
-
-/// Opens what the leader has written. Where the storage is not shared there is nothing to open: the Result says so.
-[[nodiscard]] std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields,
-                                                               Checkpoint (*read)(const std::filesystem::path&));
-
-[[nodiscard]] Result decode_result(WireReader& reader);
-
-/// Returns what the leader's fit() has returned. Throws: what it has thrown.
-[[nodiscard]] Result result_of_told(std::string_view text);
-
-/// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
-[[nodiscard]] std::string common_settings(std::string_view backend, const WorkerCount& count, bool use_gpu,
-                                                 const RunConfig& run);
-
-/// Says on standard error what a process does before a run begins; nothing if it is to be quiet.
-[[nodiscard]] std::function<void(const std::string&)> launch_lines(Progress progress);
-
-/// Returns how many workers a run of several processes may have, who make them all together at first; room: how many
-/// those that are there can make. Throws: ConfigError if something else is to say that.
-[[nodiscard]] ScalingConfig count_together(ScalingConfig config, int num_workers, std::function<int()> room);
-
-/// Calls lead, and tells the other processes how it has ended, whichever way it does.
-template <class S, class Lead>
-[[nodiscard]] Result tell_others(S& scaling, const Lead& lead) {
-  try {
-    Result result = lead();
-    scaling.tell(encode_result(result));
-    return result;
-  } catch (const ConfigError& error) {
-    scaling.tell(encode_refusal(Told::refused, error.what()));
-    throw;
-  } catch (const std::exception& error) {
-    scaling.tell(encode_refusal(Told::failed, error.what()));
-    throw;
-  }
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/worker_of.hpp
 // The worker with its typed backend: where the training function meets a model of Backend. Train room.
 
@@ -18978,6 +19019,8 @@ class Trainer<B, S> {
     detail::Leadership leadership{.inherited = std::move(inherited)};
     if constexpr (JoiningScaling<S>) {
       leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
+      leadership.may_be_replaced = scaling.num_processes() > 1 && scaling.lost_lead().may_go_on;
+      if (leadership.may_be_replaced) lease.show();  // the others look for it
       scaling.tell(detail::encode_begin({.name = info.name, .path = info.path, .lease = lease.id()}));
     }
 
@@ -19007,16 +19050,20 @@ class Trainer<B, S> {
           const std::string told = has_begun ? scaling.follow(body_of(*begun)) : scaling.hear();
           auto begin = detail::decode_begin(told);
           if (!begin) return detail::result_of_told(told);
+          begin->is_seen = (begun && begun->is_seen) ||
+                           (scaling.lost_lead().may_go_on && detail::sees_lease(begin->path, begin->lease));
           begun = std::move(begin);
           has_begun = true;
         } catch (const HostLostError& error) {
           const LostLead lost = scaling.lost_lead();
           if (!begun || !lost.may_go_on) throw;
-          detail::Election election{scaling, begun->path, run_, detail::launch_lines(run_.progress)};
-          detail::Elected elected = election.hold(begun->lease, error.what());
+          std::optional<detail::Election<S>> election;
+          election.emplace(scaling, begun->path, run_, detail::launch_lines(run_.progress));
+          detail::Elected elected = election->hold(*begun, error.what());
           const std::string why = detail::text_of_succession(lost, error.what());
           if (elected.lease) return succeed(scaling, election, std::move(*elected.lease), *begun, why, called_at);
           begun->lease = elected.leader;
+          begun->is_seen = true;
           has_begun = false;
         }
       }
@@ -19034,11 +19081,12 @@ class Trainer<B, S> {
     };
   }
 
-  // In a process that has taken the run over: leads those that are left. why: it does.
+  // In a process that has taken the run over: leads those that are left. why: it does. election: ends before the run
+  // goes on, which hears signals itself, and forks: no other thread may be at work then.
   template <class Election>
-  Result succeed(S& scaling, Election& election, detail::RunLease lease, const detail::BegunRun& begun,
+  Result succeed(S& scaling, std::optional<Election>& election, detail::RunLease lease, const detail::BegunRun& begun,
                  const std::string& why, Deadline::Clock::time_point called_at) {
-    election.lead(lease);
+    election->lead(lease);
     return detail::tell_others(scaling, [&] {
       const LostLead lost = scaling.lost_lead();
       RunConfig run = run_;
@@ -19047,12 +19095,13 @@ class Trainer<B, S> {
           detail::count_together(scaling_, scaling.num_workers(), [&scaling] { return scaling.room(); })};
       RunInfo info{.backend = std::string{B::name}, .scaling = std::string{S::name}, .seed = run_.seed};
       try {
-        info.world_size = election.find_room(size);
+        info.world_size = election->find_room(size);
       } catch (const HostLostError& error) {
         lease.leave_to_others();
         return Result{{.error = error.what(), .exit_status = run_.preemption.exit_status, .path = begun.path}};
       }
       lease.pause();
+      election.reset();
       return go_on(scaling, std::move(size), std::move(info), {begun.name, begun.path, false}, std::move(lease), run,
                    called_at, detail::inherit(lost, why, called_at));
     });
