@@ -15,7 +15,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -52,6 +55,8 @@ class AnyPreprocessor {
   void load_state(const State& state) { held_->load_state(state); }
   /// Another when the one inside is, or its options or what it has learned are.
   [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
+  /// Another when the one inside is of another type, or looks at other columns; not when it has learned something else.
+  [[nodiscard]] std::uint64_t kind() const { return held_->kind(); }
 
  private:
   struct Held {
@@ -72,6 +77,7 @@ class AnyPreprocessor {
     [[nodiscard]] virtual State state() const = 0;
     virtual void load_state(const State& state) = 0;
     [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+    [[nodiscard]] virtual std::uint64_t kind() const = 0;
   };
 
   template <class P>
@@ -114,6 +120,12 @@ class AnyPreprocessor {
     [[nodiscard]] std::uint64_t fingerprint() const override {
       detail::Fingerprint fingerprint;
       detail::identify_preprocessor(preprocessor, fingerprint);
+      return fingerprint.value();
+    }
+    [[nodiscard]] std::uint64_t kind() const override {
+      detail::Fingerprint fingerprint;
+      fingerprint.add(std::string_view{typeid(P).name()});
+      for (const std::string& column : touches().value_or(std::vector<std::string>{})) fingerprint.add(column);
       return fingerprint.value();
     }
 

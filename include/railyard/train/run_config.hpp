@@ -65,8 +65,9 @@ struct RunConfig {
   /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
   /// Adds to the metrics of each report where the time of the rank's steps of a prepared model has gone since the last
-  /// one: compute_share, data_share (waiting for batches), wait_share, communication_share, optimizer_share; and
-  /// slowest_rank, gradient_bytes. See StepTimes. A metric of the program's by one of these names stays as it is.
+  /// one: compute_share, data_share (waiting for batches), wait_share, communication_share, optimizer_share,
+  /// gradient_bytes; and slowest_rank, which is of all steps since the workers were started. See StepTimes. A metric of
+  /// the program's by one of these names stays as it is.
   bool report_step_times = false;
 };
 

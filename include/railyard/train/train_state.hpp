@@ -15,6 +15,7 @@
 #include "railyard/core/detail/memory_left.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
+#include "railyard/data/detail/dataset_preprocessors.hpp"
 
 #include <algorithm>
 #include <concepts>
@@ -250,24 +251,35 @@ class TrainState {
                           "({}), but goes on with those that {} holds: change them after the TrainState is made",
                           text, path));
     }
+    compare_preprocessors(checkpoint);
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
     if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
       worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
     }
-    compare_preprocessors(checkpoint);
   }
 
-  // With another number of workers they may learn others by roundings.
+  // What workers have learned themselves is, with another number of them, another by roundings: then those of the
+  // Trainer's datasets alone are compared.
   void compare_preprocessors(const Checkpoint& checkpoint) const {
+    const bool has_as_many = checkpoint.manifest().world_size == worker_->world_size();
     for (const NamedState& now : worker_->preprocessors_.states()) {
       const auto then = checkpoint.load(now.name, 0);
       if (!then || detail::fingerprint_of(*then) == detail::fingerprint_of(now.state)) continue;
+      if (!has_as_many && !differs_in_trainer(now.name, *then)) continue;
       worker_->warn(detail::compose(
           "what the preprocessors of the dataset \"{}\" have learned is not what {} holds, so that the model is given "
           "other numbers than before: let them learn from the same samples, or put back what they had learned "
           "(Checkpoint::load_preprocessor()) before transform()",
           now.name.substr(detail::preprocessor_prefix.size()), worker_->resumes_from()));
     }
+  }
+
+  [[nodiscard]] bool differs_in_trainer(std::string_view part, const State& then) const {
+    const Datasets& datasets = worker_->context().datasets;
+    return std::any_of(datasets.begin(), datasets.end(), [&](const NamedDataset& one) {
+      return detail::preprocessor_part(one.name) == part &&
+             detail::DatasetPreprocessors{one.dataset}.had_learned_other(then);
+    });
   }
 
   void put(const StatePart& part, const State& state) const {

@@ -15,6 +15,7 @@
 #include "railyard/data/scalers.hpp"
 #include "railyard/data/split.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -63,9 +64,11 @@ void report_once(ry::Worker& worker) {
 }
 
 template <class B = ry::SharedMemory, class S = ry::Threads, class F = void (*)(ry::Worker&)>
-ry::Result run(const Scratch& scratch, ry::Datasets datasets, F function = report_once, std::string name = "run") {
+ry::Result run(const Scratch& scratch, ry::Datasets datasets, F function = report_once, std::string name = "run",
+               int num_workers = 2) {
   ry::RunConfig config{.name = std::move(name), .storage_path = scratch.path(), .progress = ry::Progress::quiet};
-  return ry::Trainer<B, S>{std::move(function), {.num_workers = 2}, std::move(config), std::move(datasets)}.fit();
+  return ry::Trainer<B, S>{std::move(function), {.num_workers = num_workers}, std::move(config), std::move(datasets)}
+      .fit();
 }
 
 const std::vector<double> few{1, 2, 3, 6};
@@ -186,6 +189,7 @@ TEST_CASE("Preprocessors: a run that goes on with others than its checkpoint has
   const ry::Dataset samples = numbers(few);
   const auto fail_at_first = [](ry::Worker& worker) {
     report_once(worker);
+    worker.barrier();  // the checkpoint is of both
     if (worker.resumes_from().empty()) throw std::runtime_error{"as planned"};
   };
   const auto go_on = [&](const std::string& name, const ry::Dataset& learned_from) {
@@ -201,6 +205,51 @@ TEST_CASE("Preprocessors: a run that goes on with others than its checkpoint has
   CHECK_THAT(other.warnings().front(), ContainsSubstring("preprocessors of the dataset \"train\"") &&
                                            ContainsSubstring("checkpoint-") &&
                                            ContainsSubstring("load_preprocessor()"));
+}
+
+TEST_CASE("Preprocessors: with another number of workers those of the Trainer are compared, and no others") {
+  const Scratch scratch;
+  const ry::Dataset samples = numbers(few);
+  const auto go_on = [&](const std::string& name, const ry::Dataset& learned_from) {
+    const auto read = [&samples](ry::Worker& worker) {
+      ry::MinMaxScaler second{{.columns = {"x"}}};
+      ry::fit(second, samples.take(static_cast<std::uint64_t>(worker.world_size())));
+      worker.keep_preprocessors(worker.dataset("train").transform(second));
+      report_once(worker);
+      worker.barrier();  // the checkpoint is of both
+      if (worker.resumes_from().empty()) throw std::runtime_error{"as planned"};
+    };
+    REQUIRE_FALSE(run(scratch, {{"train", samples.transform(scaler_of(samples))}}, read, name, 2));
+    const ry::Result result = run(scratch, {{"train", samples.transform(scaler_of(learned_from))}}, read, name, 3);
+    REQUIRE(result.error() == "");
+    return std::count_if(result.warnings().begin(), result.warnings().end(), [](const std::string& warning) {
+      return warning.find("preprocessors of the dataset \"train\"") != std::string::npos;
+    });
+  };
+  CHECK(go_on("same", samples) == 0);
+  CHECK(go_on("other", samples.take(2)) == 1);
+}
+
+TEST_CASE(
+    "Preprocessors: of one that learns anew in each epoch the newest is kept, and beside it those of other columns") {
+  const Scratch scratch;
+  const ry::Dataset samples = numbers(few);
+  ry::StandardScaler of_y{{.columns = {"y"}}};
+  ry::fit(of_y, samples);
+  const auto read = [&](ry::Worker& worker) {
+    const ry::Dataset train = worker.dataset("train");
+    for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+      worker.keep_preprocessors(train.transform(scaler_of(samples.take(epoch + 2))));
+      worker.keep_preprocessors(train.transform(of_y));
+    }
+    report_once(worker);
+  };
+  const ry::Result result = run(scratch, {{"train", samples}}, read);
+  REQUIRE(result.error() == "");
+  CHECK(result.checkpoint()->parts() == std::vector<std::string>{"mean", "preprocessor.train", "preprocessor.train-2"});
+  ry::StandardScaler newest{{.columns = {"x"}}};
+  result.checkpoint()->load_preprocessor("train", newest);
+  CHECK(made_by(newest, samples) == made_by(scaler_of(samples), samples));
 }
 
 TEST_CASE("Preprocessors: their names in a checkpoint are not for parts of a TrainState") {

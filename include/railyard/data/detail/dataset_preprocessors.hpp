@@ -8,6 +8,7 @@
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/detail/data_stock.hpp"
 
+#include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 
 #include <algorithm>
@@ -31,7 +32,9 @@ class DatasetPreprocessors {
     dataset.node()->take_stock(stock);
     all_ = stock.preprocessors();
     for (const auto& one : all_) {
-      if (has_learned(*one)) learned_.push_back(one->fingerprint());
+      if (!has_learned(*one)) continue;
+      learned_.push_back(one->fingerprint());
+      kinds_.push_back(one->kind());
     }
   }
 
@@ -41,6 +44,19 @@ class DatasetPreprocessors {
   [[nodiscard]] bool begins(const DatasetPreprocessors& other) const noexcept {
     return learned_.size() <= other.learned_.size() &&
            std::equal(learned_.begin(), learned_.end(), other.learned_.begin());
+  }
+
+  // Whether the other one has learned with preprocessors of the same types of the same columns, if something else.
+  [[nodiscard]] bool is_of_kind_of(const DatasetPreprocessors& other) const noexcept { return kinds_ == other.kinds_; }
+
+  // Whether a state, which may be one of more that came behind them, says that they had learned something else.
+  [[nodiscard]] bool had_learned_other(const State& state) const {
+    if (learned_.empty()) return false;
+    try {
+      return all().fingerprint() != all(&state).fingerprint();
+    } catch (const Error&) {  // it is of others
+      return true;
+    }
   }
 
   // Those that have learned something: one as it is, several as a Chain.
@@ -84,7 +100,8 @@ class DatasetPreprocessors {
   }
 
   std::vector<std::shared_ptr<const AnyPreprocessor>> all_{};
-  std::vector<std::uint64_t> learned_{};  // fingerprints
+  std::vector<std::uint64_t> learned_{};  // fingerprints of those that have learned something
+  std::vector<std::uint64_t> kinds_{};    // of the same
 };
 
 }  // namespace detail

@@ -22,7 +22,8 @@ namespace detail {
 class KeptPreprocessors {
  public:
   // Takes what changes the samples of a dataset that has a name. Of what is made of one dataset in several ways, the
-  // longest is kept under its name; what does not begin alike gets a number behind the name.
+  // longest is kept under its name; of what was learned anew by preprocessors of the same kind, in each epoch perhaps,
+  // the newest. What else does not begin alike gets a number behind the name.
   void note(const Dataset& dataset) {
     if (dataset.name().empty()) return;
     DatasetPreprocessors used{dataset};
@@ -31,7 +32,7 @@ class KeptPreprocessors {
       Kept* const known = find(name);
       if (known == nullptr) return add(std::move(name), std::move(used));
       if (used.begins(known->used)) return;
-      if (known->used.begins(used)) return set(*known, std::move(used));
+      if (known->used.begins(used) || known->used.is_of_kind_of(used)) return set(*known, std::move(used));
       name = compose("{}-{}", dataset.name(), number);
     }
   }
