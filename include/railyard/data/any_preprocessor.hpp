@@ -126,6 +126,11 @@ class AnyPreprocessor {
       detail::Fingerprint fingerprint;
       fingerprint.add(std::string_view{typeid(P).name()});
       for (const std::string& column : touches().value_or(std::vector<std::string>{})) fingerprint.add(column);
+      if constexpr (requires {
+                      { preprocessor.kind() } -> std::convertible_to<std::uint64_t>;
+                    }) {
+        fingerprint.add(std::uint64_t{preprocessor.kind()});
+      }
       return fingerprint.value();
     }
 

@@ -81,6 +81,12 @@ class Chain {
     if (--passes_left_ == 0) begin_group();
   }
 
+  /// Another when steps are of other types, or look at other columns.
+  [[nodiscard]] std::uint64_t kind() const {
+    detail::Fingerprint all;
+    for (const AnyPreprocessor& step : steps_) all.add(step.kind());
+    return all.value();
+  }
   /// The columns that its steps look at or change.
   [[nodiscard]] TouchedColumns touches() const {
     std::vector<std::string> all;

@@ -236,17 +236,22 @@ TEST_CASE(
   const ry::Dataset samples = numbers(few);
   ry::StandardScaler of_y{{.columns = {"y"}}};
   ry::fit(of_y, samples);
+  ry::MinMaxScaler range_of_y{{.columns = {"y"}}};
+  ry::fit(range_of_y, samples);
   const auto read = [&](ry::Worker& worker) {
     const ry::Dataset train = worker.dataset("train");
     for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
       worker.keep_preprocessors(train.transform(scaler_of(samples.take(epoch + 2))));
       worker.keep_preprocessors(train.transform(of_y));
+      worker.keep_preprocessors(train.transform(ry::Chain{of_y}));
+      worker.keep_preprocessors(train.transform(ry::Chain{range_of_y}));
     }
     report_once(worker);
   };
   const ry::Result result = run(scratch, {{"train", samples}}, read);
   REQUIRE(result.error() == "");
-  CHECK(result.checkpoint()->parts() == std::vector<std::string>{"mean", "preprocessor.train", "preprocessor.train-2"});
+  CHECK(result.checkpoint()->parts() == std::vector<std::string>{"mean", "preprocessor.train", "preprocessor.train-2",
+                                                                 "preprocessor.train-3", "preprocessor.train-4"});
   ry::StandardScaler newest{{.columns = {"x"}}};
   result.checkpoint()->load_preprocessor("train", newest);
   CHECK(made_by(newest, samples) == made_by(scaler_of(samples), samples));
