@@ -10038,6 +10038,12 @@ auto Chain::finish() -> void {
     if (--passes_left_ == 0) begin_group();
   }
 
+auto Chain::kind() const -> std::uint64_t {
+    detail::Fingerprint all;
+    for (const AnyPreprocessor& step : steps_) all.add(step.kind());
+    return all.value();
+  }
+
 auto Chain::touches() const -> TouchedColumns {
     std::vector<std::string> all;
     for (const AnyPreprocessor& step : steps_) {
@@ -10140,13 +10146,24 @@ DatasetPreprocessors::DatasetPreprocessors(const Dataset& dataset) {
     dataset.node()->take_stock(stock);
     all_ = stock.preprocessors();
     for (const auto& one : all_) {
-      if (has_learned(*one)) learned_.push_back(one->fingerprint());
+      if (!has_learned(*one)) continue;
+      learned_.push_back(one->fingerprint());
+      kinds_.push_back(one->kind());
     }
   }
 
 auto DatasetPreprocessors::begins(const DatasetPreprocessors& other) const noexcept -> bool {
     return learned_.size() <= other.learned_.size() &&
            std::equal(learned_.begin(), learned_.end(), other.learned_.begin());
+  }
+
+auto DatasetPreprocessors::had_learned_other(const State& state) const -> bool {
+    if (learned_.empty()) return false;
+    try {
+      return all().fingerprint() != all(&state).fingerprint();
+    } catch (const Error&) {  // it is of others
+      return true;
+    }
   }
 
 auto DatasetPreprocessors::learned() const -> std::optional<AnyPreprocessor> {
@@ -10194,7 +10211,7 @@ auto KeptPreprocessors::note(const Dataset& dataset) -> void {
       Kept* const known = find(name);
       if (known == nullptr) return add(std::move(name), std::move(used));
       if (used.begins(known->used)) return;
-      if (known->used.begins(used)) return set(*known, std::move(used));
+      if (known->used.begins(used) || known->used.is_of_kind_of(used)) return set(*known, std::move(used));
       name = compose("{}-{}", dataset.name(), number);
     }
   }
@@ -11016,23 +11033,33 @@ auto TrainState::resume() -> void {
                           "({}), but goes on with those that {} holds: change them after the TrainState is made",
                           text, path));
     }
+    compare_preprocessors(checkpoint);
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
     if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
       worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
     }
-    compare_preprocessors(checkpoint);
   }
 
 auto TrainState::compare_preprocessors(const Checkpoint& checkpoint) const -> void {
+    const bool has_as_many = checkpoint.manifest().world_size == worker_->world_size();
     for (const NamedState& now : worker_->preprocessors_.states()) {
       const auto then = checkpoint.load(now.name, 0);
       if (!then || detail::fingerprint_of(*then) == detail::fingerprint_of(now.state)) continue;
+      if (!has_as_many && !differs_in_trainer(now.name, *then)) continue;
       worker_->warn(detail::compose(
           "what the preprocessors of the dataset \"{}\" have learned is not what {} holds, so that the model is given "
           "other numbers than before: let them learn from the same samples, or put back what they had learned "
           "(Checkpoint::load_preprocessor()) before transform()",
           now.name.substr(detail::preprocessor_prefix.size()), worker_->resumes_from()));
     }
+  }
+
+auto TrainState::differs_in_trainer(std::string_view part, const State& then) const -> bool {
+    const Datasets& datasets = worker_->context().datasets;
+    return std::any_of(datasets.begin(), datasets.end(), [&](const NamedDataset& one) {
+      return detail::preprocessor_part(one.name) == part &&
+             detail::DatasetPreprocessors{one.dataset}.had_learned_other(then);
+    });
   }
 
 auto TrainState::put(const StatePart& part, const State& state) const -> void {

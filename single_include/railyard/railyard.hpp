@@ -12463,6 +12463,8 @@ class AnyPreprocessor {
   void load_state(const State& state) { held_->load_state(state); }
   /// Another when the one inside is, or its options or what it has learned are.
   [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
+  /// Another when the one inside is of another type, or looks at other columns; not when it has learned something else.
+  [[nodiscard]] std::uint64_t kind() const { return held_->kind(); }
 
  private:
   struct Held {
@@ -12483,6 +12485,7 @@ class AnyPreprocessor {
     [[nodiscard]] virtual State state() const = 0;
     virtual void load_state(const State& state) = 0;
     [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+    [[nodiscard]] virtual std::uint64_t kind() const = 0;
   };
 
   template <class P>
@@ -12525,6 +12528,17 @@ class AnyPreprocessor {
     [[nodiscard]] std::uint64_t fingerprint() const override {
       detail::Fingerprint fingerprint;
       detail::identify_preprocessor(preprocessor, fingerprint);
+      return fingerprint.value();
+    }
+    [[nodiscard]] std::uint64_t kind() const override {
+      detail::Fingerprint fingerprint;
+      fingerprint.add(std::string_view{typeid(P).name()});
+      for (const std::string& column : touches().value_or(std::vector<std::string>{})) fingerprint.add(column);
+      if constexpr (requires {
+                      { preprocessor.kind() } -> std::convertible_to<std::uint64_t>;
+                    }) {
+        fingerprint.add(std::uint64_t{preprocessor.kind()});
+      }
       return fingerprint.value();
     }
 
@@ -21923,8 +21937,9 @@ struct RunConfig {
   /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
   /// Adds to the metrics of each report where the time of the rank's steps of a prepared model has gone since the last
-  /// one: compute_share, data_share (waiting for batches), wait_share, communication_share, optimizer_share; and
-  /// slowest_rank, gradient_bytes. See StepTimes. A metric of the program's by one of these names stays as it is.
+  /// one: compute_share, data_share (waiting for batches), wait_share, communication_share, optimizer_share,
+  /// gradient_bytes; and slowest_rank, which is of all steps since the workers were started. See StepTimes. A metric of
+  /// the program's by one of these names stays as it is.
   bool report_step_times = false;
 };
 
@@ -22607,6 +22622,12 @@ class Chain {
     if (--passes_left_ == 0) begin_group();
   }
 
+  /// Another when steps are of other types, or look at other columns.
+  [[nodiscard]] std::uint64_t kind() const {
+    detail::Fingerprint all;
+    for (const AnyPreprocessor& step : steps_) all.add(step.kind());
+    return all.value();
+  }
   /// The columns that its steps look at or change.
   [[nodiscard]] TouchedColumns touches() const {
     std::vector<std::string> all;
@@ -22729,7 +22750,9 @@ class DatasetPreprocessors {
     dataset.node()->take_stock(stock);
     all_ = stock.preprocessors();
     for (const auto& one : all_) {
-      if (has_learned(*one)) learned_.push_back(one->fingerprint());
+      if (!has_learned(*one)) continue;
+      learned_.push_back(one->fingerprint());
+      kinds_.push_back(one->kind());
     }
   }
 
@@ -22739,6 +22762,19 @@ class DatasetPreprocessors {
   [[nodiscard]] bool begins(const DatasetPreprocessors& other) const noexcept {
     return learned_.size() <= other.learned_.size() &&
            std::equal(learned_.begin(), learned_.end(), other.learned_.begin());
+  }
+
+  // Whether the other one has learned with preprocessors of the same types of the same columns, if something else.
+  [[nodiscard]] bool is_of_kind_of(const DatasetPreprocessors& other) const noexcept { return kinds_ == other.kinds_; }
+
+  // Whether a state, which may be one of more that came behind them, says that they had learned something else.
+  [[nodiscard]] bool had_learned_other(const State& state) const {
+    if (learned_.empty()) return false;
+    try {
+      return all().fingerprint() != all(&state).fingerprint();
+    } catch (const Error&) {  // it is of others
+      return true;
+    }
   }
 
   // Those that have learned something: one as it is, several as a Chain.
@@ -22782,7 +22818,8 @@ class DatasetPreprocessors {
   }
 
   std::vector<std::shared_ptr<const AnyPreprocessor>> all_{};
-  std::vector<std::uint64_t> learned_{};  // fingerprints
+  std::vector<std::uint64_t> learned_{};  // fingerprints of those that have learned something
+  std::vector<std::uint64_t> kinds_{};    // of the same
 };
 
 }  // namespace detail
@@ -22797,7 +22834,8 @@ namespace detail {
 class KeptPreprocessors {
  public:
   // Takes what changes the samples of a dataset that has a name. Of what is made of one dataset in several ways, the
-  // longest is kept under its name; what does not begin alike gets a number behind the name.
+  // longest is kept under its name; of what was learned anew by preprocessors of the same kind, in each epoch perhaps,
+  // the newest. What else does not begin alike gets a number behind the name.
   void note(const Dataset& dataset) {
     if (dataset.name().empty()) return;
     DatasetPreprocessors used{dataset};
@@ -22806,7 +22844,7 @@ class KeptPreprocessors {
       Kept* const known = find(name);
       if (known == nullptr) return add(std::move(name), std::move(used));
       if (used.begins(known->used)) return;
-      if (known->used.begins(used)) return set(*known, std::move(used));
+      if (known->used.begins(used) || known->used.is_of_kind_of(used)) return set(*known, std::move(used));
       name = compose("{}-{}", dataset.name(), number);
     }
   }
@@ -24585,24 +24623,35 @@ class TrainState {
                           "({}), but goes on with those that {} holds: change them after the TrainState is made",
                           text, path));
     }
+    compare_preprocessors(checkpoint);
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
     if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
       worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
     }
-    compare_preprocessors(checkpoint);
   }
 
-  // With another number of workers they may learn others by roundings.
+  // What workers have learned themselves is, with another number of them, another by roundings: then those of the
+  // Trainer's datasets alone are compared.
   void compare_preprocessors(const Checkpoint& checkpoint) const {
+    const bool has_as_many = checkpoint.manifest().world_size == worker_->world_size();
     for (const NamedState& now : worker_->preprocessors_.states()) {
       const auto then = checkpoint.load(now.name, 0);
       if (!then || detail::fingerprint_of(*then) == detail::fingerprint_of(now.state)) continue;
+      if (!has_as_many && !differs_in_trainer(now.name, *then)) continue;
       worker_->warn(detail::compose(
           "what the preprocessors of the dataset \"{}\" have learned is not what {} holds, so that the model is given "
           "other numbers than before: let them learn from the same samples, or put back what they had learned "
           "(Checkpoint::load_preprocessor()) before transform()",
           now.name.substr(detail::preprocessor_prefix.size()), worker_->resumes_from()));
     }
+  }
+
+  [[nodiscard]] bool differs_in_trainer(std::string_view part, const State& then) const {
+    const Datasets& datasets = worker_->context().datasets;
+    return std::any_of(datasets.begin(), datasets.end(), [&](const NamedDataset& one) {
+      return detail::preprocessor_part(one.name) == part &&
+             detail::DatasetPreprocessors{one.dataset}.had_learned_other(then);
+    });
   }
 
   void put(const StatePart& part, const State& state) const {

@@ -8404,6 +8404,8 @@ class AnyPreprocessor {
   void load_state(const State& state) { held_->load_state(state); }
   /// Another when the one inside is, or its options or what it has learned are.
   [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
+  /// Another when the one inside is of another type, or looks at other columns; not when it has learned something else.
+  [[nodiscard]] std::uint64_t kind() const { return held_->kind(); }
 
  private:
   struct Held {
@@ -8424,6 +8426,7 @@ class AnyPreprocessor {
     [[nodiscard]] virtual State state() const = 0;
     virtual void load_state(const State& state) = 0;
     [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+    [[nodiscard]] virtual std::uint64_t kind() const = 0;
   };
 
   template <class P>
@@ -8466,6 +8469,17 @@ class AnyPreprocessor {
     [[nodiscard]] std::uint64_t fingerprint() const override {
       detail::Fingerprint fingerprint;
       detail::identify_preprocessor(preprocessor, fingerprint);
+      return fingerprint.value();
+    }
+    [[nodiscard]] std::uint64_t kind() const override {
+      detail::Fingerprint fingerprint;
+      fingerprint.add(std::string_view{typeid(P).name()});
+      for (const std::string& column : touches().value_or(std::vector<std::string>{})) fingerprint.add(column);
+      if constexpr (requires {
+                      { preprocessor.kind() } -> std::convertible_to<std::uint64_t>;
+                    }) {
+        fingerprint.add(std::uint64_t{preprocessor.kind()});
+      }
       return fingerprint.value();
     }
 
@@ -14354,8 +14368,9 @@ struct RunConfig {
   /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
   /// Adds to the metrics of each report where the time of the rank's steps of a prepared model has gone since the last
-  /// one: compute_share, data_share (waiting for batches), wait_share, communication_share, optimizer_share; and
-  /// slowest_rank, gradient_bytes. See StepTimes. A metric of the program's by one of these names stays as it is.
+  /// one: compute_share, data_share (waiting for batches), wait_share, communication_share, optimizer_share,
+  /// gradient_bytes; and slowest_rank, which is of all steps since the workers were started. See StepTimes. A metric of
+  /// the program's by one of these names stays as it is.
   bool report_step_times = false;
 };
 
@@ -14795,6 +14810,8 @@ class Chain {
   /// Ends a pass over the samples.
   void finish();
 
+  /// Another when steps are of other types, or look at other columns.
+  [[nodiscard]] std::uint64_t kind() const;
   /// The columns that its steps look at or change.
   [[nodiscard]] TouchedColumns touches() const;
   [[nodiscard]] Schema schema(Schema before) const;
@@ -14847,6 +14864,12 @@ class DatasetPreprocessors {
   // Whether the other one begins with all that has been learned here.
   [[nodiscard]] bool begins(const DatasetPreprocessors& other) const noexcept;
 
+  // Whether the other one has learned with preprocessors of the same types of the same columns, if something else.
+  [[nodiscard]] bool is_of_kind_of(const DatasetPreprocessors& other) const noexcept { return kinds_ == other.kinds_; }
+
+  // Whether a state, which may be one of more that came behind them, says that they had learned something else.
+  [[nodiscard]] bool had_learned_other(const State& state) const;
+
   // Those that have learned something: one as it is, several as a Chain.
   [[nodiscard]] std::optional<AnyPreprocessor> learned() const;
 
@@ -14861,7 +14884,8 @@ class DatasetPreprocessors {
   [[nodiscard]] static AnyPreprocessor joined(std::vector<AnyPreprocessor> steps);
 
   std::vector<std::shared_ptr<const AnyPreprocessor>> all_{};
-  std::vector<std::uint64_t> learned_{};  // fingerprints
+  std::vector<std::uint64_t> learned_{};  // fingerprints of those that have learned something
+  std::vector<std::uint64_t> kinds_{};    // of the same
 };
 
 }  // namespace detail
@@ -14876,7 +14900,8 @@ namespace detail {
 class KeptPreprocessors {
  public:
   // Takes what changes the samples of a dataset that has a name. Of what is made of one dataset in several ways, the
-  // longest is kept under its name; what does not begin alike gets a number behind the name.
+  // longest is kept under its name; of what was learned anew by preprocessors of the same kind, in each epoch perhaps,
+  // the newest. What else does not begin alike gets a number behind the name.
   void note(const Dataset& dataset);
 
   // The parts of a checkpoint that hold what was learned. Valid until the next note().
@@ -16009,8 +16034,11 @@ class TrainState {
 
   void resume();
 
-  // With another number of workers they may learn others by roundings.
+  // What workers have learned themselves is, with another number of them, another by roundings: then those of the
+  // Trainer's datasets alone are compared.
   void compare_preprocessors(const Checkpoint& checkpoint) const;
+
+  [[nodiscard]] bool differs_in_trainer(std::string_view part, const State& then) const;
 
   void put(const StatePart& part, const State& state) const;
 
