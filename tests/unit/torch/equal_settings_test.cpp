@@ -238,14 +238,14 @@ TEST_CASE(
   const Meddle look = [](Optimizer& optimizer) { static_cast<void>(optimizer.full_gradients()); };
   for (const auto& [meddle, call] : {std::pair{step, "optimizer.step()"}, std::pair{clip, "clip_grad_norm_()"},
                                      std::pair{look, "full_gradients()"}}) {
-    for (const std::string& error : errors_of(2, [=, meddle = meddle](auto& worker) {
+    for (const std::string& error : errors_of(2, [=, act = meddle](auto& worker) {
            auto net = ry::prepare_model(worker, make_net);
            auto optimizer = ry::prepare_optimizer<optim::SGD>(worker, net, optim::SGDOptions(0.1));
            auto loader =
                ry::prepare_loader(worker, samples(), {.global_batch_size = 8, .drives_step = true, .micro_batches = 4});
            for (const auto& batch : loader) {
              net->forward(batch.data).sum().backward();
-             meddle(optimizer);
+             act(optimizer);
            }
          })) {
       CHECK_THAT(error, ContainsSubstring(call) && ContainsSubstring("step 1 goes on with another micro-batch") &&

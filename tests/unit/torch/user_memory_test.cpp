@@ -292,7 +292,7 @@ TEST_CASE("prepare_model: a model that is converted and prepared again is traine
     };
   };
   for (const auto overlap : {ry::Overlap::off, ry::Overlap::on}) {
-    for (const std::uint64_t parts : {1, 2}) {
+    for (const std::uint64_t parts : {std::uint64_t{1}, std::uint64_t{2}}) {
       CHECK(test::error_of(2, train(false, overlap, parts)) == "");
       CHECK(test::error_on_processes(2, train(false, overlap, parts)) == "");
       CHECK(test::error_on_processes(2, train(true, overlap, parts)) == "");
