@@ -5,6 +5,8 @@
 
 #include "railyard/data/epoch_reader.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace ry = railyard;
@@ -38,4 +40,36 @@ TEST_CASE("EpochOptions: take from the dataset what they do not say") {
   std::vector<std::size_t> sizes;
   for (const ry::EpochStep& step : reader) sizes.push_back(step.block.rows());
   CHECK(sizes == std::vector<std::size_t>{4, 4, 1});
+}
+
+TEST_CASE(
+    "EpochOptions: what a batch has already counts against the bound while the rest of it is read from a stream") {
+  constexpr std::size_t sample_bytes = 10'000;
+  constexpr std::size_t batch_size = 50;
+  const ry::EpochReader* reader = nullptr;
+  std::size_t num_seen = 0;
+  std::size_t num_uncounted = 0;
+  const auto look = [&](const ry::Sample&) {
+    const std::size_t in_batch = num_seen++ % batch_size;
+    const std::size_t in_blocks = 14;  // which the filter has, or has just given
+    if (in_batch > in_blocks && reader->used_bytes() < (in_batch - in_blocks) * sample_bytes) ++num_uncounted;
+    return true;
+  };
+  const std::vector<std::uint8_t> row(sample_bytes);
+  const auto dataset =
+      ry::Dataset::from_generator({{"x", ry::Dtype::u8, {static_cast<std::int64_t>(sample_bytes)}}}, [&row] {
+        return [&row, num_left = 4 * batch_size](ry::SampleWriter& out) mutable {
+          if (num_left-- == 0) return false;
+          out.set("x", row);
+          return true;
+        };
+      });
+  ry::EpochReader all{dataset.filter(look),
+                      {.global_batch_size = batch_size, .threads = 0, .bound_bytes = std::size_t{2} << 20U}};
+  reader = &all;
+  while (all.next()) {
+  }
+  CHECK(num_seen == 4 * batch_size);
+  CHECK(num_uncounted == 0);
+  CHECK(all.used_bytes() == 0);
 }

@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/blocks.hpp"
 #include "railyard/data/detail/data_node.hpp"
+#include "railyard/data/detail/memory_budget.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
@@ -47,19 +48,22 @@ class RowReader {
   // How many samples some() can give at once: none only at the end.
   [[nodiscard]] std::size_t available() { return advance() ? chunk_.block.rows() - used_ : 0; }
 
-  // Takes so many samples, fewer only at the end, as they lie in the stream's blocks.
-  [[nodiscard]] std::vector<Block> take_parts(std::size_t count) {
+  // Takes so many samples, fewer only at the end, as they lie in the stream's blocks. share: gets what they take, at
+  // once, so that the stream reads less far ahead while more of them are taken.
+  [[nodiscard]] std::vector<Block> take_parts(std::size_t count, MemoryShare& share) {
     std::vector<Block> parts;
     std::size_t rows = 0;
     while (rows < count && available() > 0) {
       parts.push_back(some(count - rows));
       rows += parts.back().rows();
+      share.resize(share.bytes() + bytes_of(parts.back()));
     }
     return parts;
   }
   // Takes so many samples, fewer only at the end.
   [[nodiscard]] Block take(std::size_t count) {
-    const std::vector<Block> parts = take_parts(count);
+    MemoryShare share{*scope_.budget, 0};
+    const std::vector<Block> parts = take_parts(count, share);
     return parts.empty() ? no_samples(node_->schema()) : join(parts);
   }
 

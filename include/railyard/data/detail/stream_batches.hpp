@@ -81,13 +81,10 @@ class OwnBatches final : public StreamBatches {
       : node_(node), scope_(scope), options_(options), rows_(open(node, scope, std::move(from))) {}
 
   [[nodiscard]] std::size_t begin() override {
-    batch_ = rows_.take_parts(options_.global_batch_size);
-    std::size_t size = 0;
     share_ = {*scope_.budget, 0};
-    for (const Block& part : batch_) {
-      size += part.rows();
-      share_.resize(share_.bytes() + bytes_of(part));
-    }
+    batch_ = rows_.take_parts(options_.global_batch_size, share_);
+    std::size_t size = 0;
+    for (const Block& part : batch_) size += part.rows();
     return size;
   }
   [[nodiscard]] Place place() const override {
