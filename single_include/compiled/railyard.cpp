@@ -6086,18 +6086,20 @@ auto RowReader::some(std::size_t most) -> Block {
     return part;
   }
 
-auto RowReader::take_parts(std::size_t count) -> std::vector<Block> {
+auto RowReader::take_parts(std::size_t count, MemoryShare& share) -> std::vector<Block> {
     std::vector<Block> parts;
     std::size_t rows = 0;
     while (rows < count && available() > 0) {
       parts.push_back(some(count - rows));
       rows += parts.back().rows();
+      share.resize(share.bytes() + bytes_of(parts.back()));
     }
     return parts;
   }
 
 auto RowReader::take(std::size_t count) -> Block {
-    const std::vector<Block> parts = take_parts(count);
+    MemoryShare share{*scope_.budget, 0};
+    const std::vector<Block> parts = take_parts(count, share);
     return parts.empty() ? no_samples(node_->schema()) : join(parts);
   }
 
@@ -7182,13 +7184,10 @@ auto EpochNode::read(std::span<const std::uint64_t> places, const EpochKey& key)
   }
 
 auto OwnBatches::begin() -> std::size_t {
-    batch_ = rows_.take_parts(options_.global_batch_size);
-    std::size_t size = 0;
     share_ = {*scope_.budget, 0};
-    for (const Block& part : batch_) {
-      size += part.rows();
-      share_.resize(share_.bytes() + bytes_of(part));
-    }
+    batch_ = rows_.take_parts(options_.global_batch_size, share_);
+    std::size_t size = 0;
+    for (const Block& part : batch_) size += part.rows();
     return size;
   }
 

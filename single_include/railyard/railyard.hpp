@@ -14250,19 +14250,22 @@ class RowReader {
   // How many samples some() can give at once: none only at the end.
   [[nodiscard]] std::size_t available() { return advance() ? chunk_.block.rows() - used_ : 0; }
 
-  // Takes so many samples, fewer only at the end, as they lie in the stream's blocks.
-  [[nodiscard]] std::vector<Block> take_parts(std::size_t count) {
+  // Takes so many samples, fewer only at the end, as they lie in the stream's blocks. share: gets what they take, at
+  // once, so that the stream reads less far ahead while more of them are taken.
+  [[nodiscard]] std::vector<Block> take_parts(std::size_t count, MemoryShare& share) {
     std::vector<Block> parts;
     std::size_t rows = 0;
     while (rows < count && available() > 0) {
       parts.push_back(some(count - rows));
       rows += parts.back().rows();
+      share.resize(share.bytes() + bytes_of(parts.back()));
     }
     return parts;
   }
   // Takes so many samples, fewer only at the end.
   [[nodiscard]] Block take(std::size_t count) {
-    const std::vector<Block> parts = take_parts(count);
+    MemoryShare share{*scope_.budget, 0};
+    const std::vector<Block> parts = take_parts(count, share);
     return parts.empty() ? no_samples(node_->schema()) : join(parts);
   }
 
@@ -17768,13 +17771,10 @@ class OwnBatches final : public StreamBatches {
       : node_(node), scope_(scope), options_(options), rows_(open(node, scope, std::move(from))) {}
 
   [[nodiscard]] std::size_t begin() override {
-    batch_ = rows_.take_parts(options_.global_batch_size);
-    std::size_t size = 0;
     share_ = {*scope_.budget, 0};
-    for (const Block& part : batch_) {
-      size += part.rows();
-      share_.resize(share_.bytes() + bytes_of(part));
-    }
+    batch_ = rows_.take_parts(options_.global_batch_size, share_);
+    std::size_t size = 0;
+    for (const Block& part : batch_) size += part.rows();
     return size;
   }
   [[nodiscard]] Place place() const override {

@@ -9577,8 +9577,9 @@ class RowReader {
   // How many samples some() can give at once: none only at the end.
   [[nodiscard]] std::size_t available() { return advance() ? chunk_.block.rows() - used_ : 0; }
 
-  // Takes so many samples, fewer only at the end, as they lie in the stream's blocks.
-  [[nodiscard]] std::vector<Block> take_parts(std::size_t count);
+  // Takes so many samples, fewer only at the end, as they lie in the stream's blocks. share: gets what they take, at
+  // once, so that the stream reads less far ahead while more of them are taken.
+  [[nodiscard]] std::vector<Block> take_parts(std::size_t count, MemoryShare& share);
   // Takes so many samples, fewer only at the end.
   [[nodiscard]] Block take(std::size_t count);
 
