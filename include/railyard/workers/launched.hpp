@@ -108,7 +108,7 @@ class Launched {
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
       gather(*bulletin, std::move(teller), deadline);
-      if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
+      if (plan.is_elastic && leads()) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
       find_leader(*bulletin, deadline);
     }
@@ -167,6 +167,7 @@ class Launched {
     const WorkerBody own = body ? body_of(body) : body;
     if (own) detail::prepare_to_fork(own_workers());
     detail::Agent agent{*leader_, own, plan_.silence_limit, plan_.on_request};
+    if (was_elected_) agent.expect_word_within(std::max(plan_.timeout, plan_.silence_limit));
     try {
       return agent.run();
     } catch (const detail::ConnectionError& error) {
@@ -212,7 +213,10 @@ class Launched {
                             agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
       }
     }
-    if (misses_anybody() && !is_last) return false;
+    if (misses_anybody() && !is_last) {
+      give_sign_of_life();
+      return false;
+    }
     lead_those_there();
     return true;
   }
@@ -221,10 +225,11 @@ class Launched {
   [[nodiscard]] bool try_to_follow(const LeaderPlace& place, const Deadline& deadline) {
     try {
       connect_to(place.host, place.port, static_cast<std::uint32_t>(place.generation), deadline);
-    } catch (const detail::ConnectionError&) {
+    } catch (const Error&) {  // nobody answers, or the place is none
       return false;
     }
     follow_up(place.process);
+    was_elected_ = true;
     return true;
   }
 
@@ -232,13 +237,24 @@ class Launched {
   static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
 
   // Whether the run goes on under one that was chosen, which has let this process in.
-  [[nodiscard]] bool comes_back() {
+  [[nodiscard]] bool finds_chosen() {
     const auto secret = detail::find_secret(plan_.launch);
     if (!lost_lead().may_go_on || !secret || !plan_.find_chosen) return false;
     const auto place = plan_.find_chosen();
     if (!place || place->process == launch_.process) return false;
     secret_.emplace(detail::text_bytes(*secret));
-    return try_to_follow(*place, Deadline::after(std::chrono::seconds{3}));
+    if (!try_to_follow(*place, Deadline::after(std::chrono::seconds{3}))) return false;
+    was_elected_ = false;  // it may take a while until the leader looks who has come back
+    return true;
+  }
+  // Asks that, but not all the time: whoever leads next may not have been chosen at first.
+  [[nodiscard]] bool comes_back() {
+    const auto begun_at = Deadline::Clock::now();
+    if (begun_at < next_return_) return false;
+    if (finds_chosen()) return true;
+    const auto ended_at = Deadline::Clock::now();
+    next_return_ = ended_at + std::max<Deadline::Clock::duration>(std::chrono::seconds{1}, 3 * (ended_at - begun_at));
+    return false;
   }
 
   // What a process counts as under who leads now: the leader is the first, and process 0 stands in its place.
@@ -289,7 +305,7 @@ class Launched {
     place_ = {.host = host, .port = port, .job = launch_.job, .limits = limits(), .ticket = ticket};
   }
 
-  // Of the leader: listens, leaves its address, and waits for all others.
+  // Of the leader: listens, leaves its address, and waits for all others; or finds that the run goes on under another.
   void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) {
     const std::string secret =
         detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
@@ -327,6 +343,10 @@ class Launched {
             "{}: {} did not come within {}: see whether they run, what they print, and whether they can reach {} port "
             "{}, which this process has left in {}",
             teller.subject(), missing, deadline.budget_text(), address_, listener_->port(), bulletin.where())};
+      }
+      if (comes_back()) {
+        listener_.reset();
+        return;
       }
       teller.look(missing, deadline);
     }
@@ -424,6 +444,22 @@ class Launched {
     return false;
   }
 
+  // Those that have come are not to wait for ever where this process is stopped before it leads them.
+  void give_sign_of_life() {
+    const auto now = Deadline::Clock::now();
+    if (now < next_sign_) return;
+    next_sign_ = now + std::min<std::chrono::nanoseconds>(plan_.silence_limit / 4, std::chrono::seconds{1});
+    for (auto& agent : agents_) {
+      if (!agent) continue;
+      try {
+        agent->connection.post(static_cast<std::uint8_t>(detail::Order::alive), {});
+        agent->connection.flush();
+      } catch (const detail::ConnectionError&) {
+        agent.reset();  // it may come again
+      }
+    }
+  }
+
   void follow_up(int process) {
     former_ = std::exchange(leading_, process);
     is_gone_[index(former_)] = true;
@@ -460,9 +496,11 @@ class Launched {
   void find_leader(detail::Bulletin& bulletin, const Deadline& deadline) {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
+    bulletin.end_read_when([this] { return comes_back(); });
     std::optional<detail::Posting> posting;
-    while (true) {
+    while (!comes_back()) {
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
+      if (posting->host.empty()) return;
       if (try_leader(*posting, secret.value_or(posting->secret), deadline)) return;
     }
   }
@@ -513,12 +551,15 @@ class Launched {
   std::string noted_{};                                           // and asked to remember
   int leading_ = 0;                                               // the process that leads
   int former_ = 0;                                                // the one that led before it
+  Deadline::Clock::time_point next_return_{};                     // when to ask again whether another was chosen
   std::uint32_t first_generation_ = 0;                            // of workers, under this leader
   std::vector<std::optional<detail::AgentConnection>> agents_{};  // of one that is about to lead: who has come
+  Deadline::Clock::time_point next_sign_{};                       // of its life that it gives these
   std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
   std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process
   std::uint64_t num_steps_ = 0;                       // of this process's workers then
   std::optional<detail::SecureConnection> leader_{};  // of the others
+  bool was_elected_ = false;                          // the leader, by this process among others
 };
 static_assert(Scaling<Launched> && JoiningScaling<Launched>);
 

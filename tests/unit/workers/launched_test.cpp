@@ -86,6 +86,44 @@ class LaunchedGroups {
   std::vector<pid_t> followers_{};
 };
 
+// Stands for the process that was chosen to lead after process 0: lets the others in, and says nothing.
+class ChosenLeader {
+ public:
+  ChosenLeader() {
+    const auto owner = std::filesystem::perms::owner_read | std::filesystem::perms::owner_write;
+    std::ofstream{secret_file()} << secret << "\n";
+    std::filesystem::permissions(secret_file(), owner);
+    std::filesystem::permissions(scratch_.path(), std::filesystem::perms::owner_all);
+  }
+
+  [[nodiscard]] ry::detail::Listener& listener() noexcept { return listener_; }
+  [[nodiscard]] ry::LeaderPlace place() const {
+    return {.process = 2, .host = "127.0.0.1", .port = listener_.port(), .generation = 5};
+  }
+  // Of one that finds nobody else where the processes meet.
+  [[nodiscard]] ry::JoinPlan plan(int process, bool is_in_folder) const {
+    const ry::detail::Socket free = ry::detail::listen_at("127.0.0.1", 0);
+    const int port = ry::detail::SocketAddress::of_self(free.fd()).port();
+    return {.launch = {.process = process,
+                       .num_processes = 3,
+                       .leader = is_in_folder ? std::string{} : fmt::format("127.0.0.1:{}", port),
+                       .job = "test",
+                       .rendezvous = is_in_folder ? scratch_.path() : std::filesystem::path{},
+                       .secret_file = secret_file()},
+            .num_workers = 3,
+            .is_elastic = true,
+            .timeout = 10s};
+  }
+
+ private:
+  static constexpr std::string_view secret = "0123456789abcdef0123456789abcdef";
+  [[nodiscard]] std::filesystem::path secret_file() const { return scratch_.path() / "secret"; }
+
+  TemporaryFolder scratch_{};
+  ry::detail::Listener listener_{{.host = "127.0.0.1", .job = "test", .generation = 5},
+                                 ry::detail::Hmac{ry::detail::text_bytes(secret)}};
+};
+
 }  // namespace
 
 TEST_CASE("Launched: gives every worker its rank, and one exit each, whichever process makes it") {
@@ -320,6 +358,38 @@ TEST_CASE("Launched: a follower without a leader ends its workers and says so") 
   std::ifstream{scratch.path() / "1"} >> worker;
   REQUIRE(worker > 0);
   CHECK(::kill(worker, 0) != 0);
+}
+
+TEST_CASE("Launched: who comes back before another is chosen to lead follows that one once it is") {
+  const int process = GENERATE(0, 1);
+  const bool is_in_folder = GENERATE(true, false);  // that the processes meet
+  ChosenLeader chosen;
+  ry::JoinPlan plan = chosen.plan(process, is_in_folder);
+  int num_asked = 0;
+  plan.find_chosen = [&] {
+    const ry::LeaderPlace of_no_use{.process = 2, .generation = 5};
+    ++num_asked;
+    return num_asked == 1 ? std::nullopt : std::optional{num_asked == 2 ? of_no_use : chosen.place()};
+  };
+  ry::Launched launched;
+  launched.join(plan);
+  CHECK_FALSE(launched.leads());
+  CHECK(num_asked == 3);
+  const auto agent = chosen.listener().take_agent(soon());
+  REQUIRE(agent);
+  CHECK(agent->hello.process == process);
+}
+
+TEST_CASE("Launched: one that was elected and says nothing is lost as well, but not whoever lets come back") {
+  ChosenLeader chosen;
+  ry::JoinPlan plan = chosen.plan(1, false);
+  plan.timeout = plan.silence_limit = 300ms;
+  plan.find_chosen = [&] { return std::optional{chosen.place()}; };
+  ry::Launched launched;
+  launched.join(plan);
+  REQUIRE(launched.try_to_follow(chosen.place(), soon()));
+  CHECK_THROWS_WITH(launched.hear(), ContainsSubstring("which leads the run, has said nothing for 300 ms"));
+  CHECK_THROWS_AS(launched.hear(), ry::HostLostError);
 }
 
 TEST_CASE("Launched: with TLS workers find each other, give up snapshots, and start again") {

@@ -47,6 +47,9 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
   ~Agent() { end(); }
 
+  /// The leader counts as lost as well where it says nothing at all for so long.
+  void expect_word_within(std::chrono::nanoseconds time) { first_word_ = Deadline::after(time); }
+
   /// What the leader has last asked to remember; empty if it has not.
   [[nodiscard]] const std::string& noted() const noexcept { return noted_; }
   /// Which processes make the workers of the last start, as in a StartOrder; empty before the first one.
@@ -133,12 +136,13 @@ class Agent {
   // A process that is stopped still takes, for a while, what its kernel has room for: signs of life are more than that.
   void check_that_leader_lives() {
     const bool listens = Clock::now() - listened_at_ < silence_limit_;
-    if (listens && (!heard_at_ || Clock::now() - *heard_at_ < silence_limit_)) return;
-    throw ConnectionError{
-        ConnectionError::Cause::failed,
-        compose("{}, which leads the run, has {} nothing for {}: it is stopped, or its host or the "
-                "network between is down",
-                leader_->peer(), listens ? "said" : "taken", Deadline::after(silence_limit_).budget_text())};
+    const bool is_mute = heard_at_ ? Clock::now() - *heard_at_ >= silence_limit_ : first_word_.expired();
+    if (listens && !is_mute) return;
+    const Deadline limit = listens && !heard_at_ ? first_word_ : Deadline::after(silence_limit_);
+    throw ConnectionError{ConnectionError::Cause::failed,
+                          compose("{}, which leads the run, has {} nothing for {}: it is stopped, or its host or the "
+                                  "network between is down",
+                                  leader_->peer(), listens ? "said" : "taken", limit.budget_text())};
   }
 
   void carry_out(const Frame& frame, std::optional<std::string>& told) {
@@ -325,6 +329,7 @@ class Agent {
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
+  Deadline first_word_ = Deadline::never();      // until then it is waited for
   std::optional<Clock::time_point> heard_at_{};  // once the leader has said anything: it gives signs of life then
   std::string noted_{};
   std::string parts_{};

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,6 +45,8 @@ class Bulletin {
   /// replace it. Throws: Error at the deadline, and where the place cannot be trusted.
   static constexpr std::chrono::seconds patience{1};
   [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
+  /// Makes read() return an empty posting as soon as is_over() says so, where it is one that looks again and again.
+  void end_read_when(std::function<bool()> is_over) { is_over_ = std::move(is_over); }
   /// May the secret of the run go this way?
   [[nodiscard]] virtual bool carries_secret() const = 0;
   /// Makes the secret that goes this way.
@@ -52,6 +55,12 @@ class Bulletin {
   [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
   /// How messages call it.
   [[nodiscard]] virtual std::string where() const = 0;
+
+ protected:
+  [[nodiscard]] bool is_read_over() const { return is_over_ && is_over_(); }
+
+ private:
+  std::function<bool()> is_over_{};
 };
 
 [[noreturn]] inline void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline) {
@@ -129,6 +138,7 @@ class FileBulletin final : public Bulletin {
       const auto there = look_up();
       const bool has_leader = there && there->posting && there->leader != Leader::dead;
       if (has_leader && (refused == nullptr || *there->posting != *refused || again.expired())) return *there->posting;
+      if (is_read_over()) return {};
       if (deadline.expired()) fail_to_read(teller_.subject(), where(), deadline);
       teller_.look(compose("process 0 to leave its address in {}", where()), deadline);
       std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
