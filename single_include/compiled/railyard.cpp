@@ -18822,12 +18822,13 @@ auto Agent::tell_progress() -> void {
 
 auto Agent::check_that_leader_lives() -> void {
     const bool listens = Clock::now() - listened_at_ < silence_limit_;
-    if (listens && (!heard_at_ || Clock::now() - *heard_at_ < silence_limit_)) return;
-    throw ConnectionError{
-        ConnectionError::Cause::failed,
-        compose("{}, which leads the run, has {} nothing for {}: it is stopped, or its host or the "
-                "network between is down",
-                leader_->peer(), listens ? "said" : "taken", Deadline::after(silence_limit_).budget_text())};
+    const bool is_mute = heard_at_ ? Clock::now() - *heard_at_ >= silence_limit_ : first_word_.expired();
+    if (listens && !is_mute) return;
+    const Deadline limit = listens && !heard_at_ ? first_word_ : Deadline::after(silence_limit_);
+    throw ConnectionError{ConnectionError::Cause::failed,
+                          compose("{}, which leads the run, has {} nothing for {}: it is stopped, or its host or the "
+                                  "network between is down",
+                                  leader_->peer(), listens ? "said" : "taken", limit.budget_text())};
   }
 
 auto Agent::carry_out(const Frame& frame, std::optional<std::string>& told) -> void {
@@ -19485,6 +19486,7 @@ auto FileBulletin::read(const Deadline& deadline, const Posting* refused) -> Pos
       const auto there = look_up();
       const bool has_leader = there && there->posting && there->leader != Leader::dead;
       if (has_leader && (refused == nullptr || *there->posting != *refused || again.expired())) return *there->posting;
+      if (is_read_over()) return {};
       if (deadline.expired()) fail_to_read(teller_.subject(), where(), deadline);
       teller_.look(compose("process 0 to leave its address in {}", where()), deadline);
       std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
@@ -22037,7 +22039,7 @@ auto Launched::join(const JoinPlan& plan) -> void {
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
       gather(*bulletin, std::move(teller), deadline);
-      if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
+      if (plan.is_elastic && leads()) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
       find_leader(*bulletin, deadline);
     }
@@ -22084,6 +22086,7 @@ auto Launched::follow(const WorkerBody& body) -> std::string {
     const WorkerBody own = body ? body_of(body) : body;
     if (own) detail::prepare_to_fork(own_workers());
     detail::Agent agent{*leader_, own, plan_.silence_limit, plan_.on_request};
+    if (was_elected_) agent.expect_word_within(std::max(plan_.timeout, plan_.silence_limit));
     try {
       return agent.run();
     } catch (const detail::ConnectionError& error) {
@@ -22124,7 +22127,10 @@ auto Launched::take_place(const Deadline& deadline, bool is_last) -> bool {
                             agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
       }
     }
-    if (misses_anybody() && !is_last) return false;
+    if (misses_anybody() && !is_last) {
+      give_sign_of_life();
+      return false;
+    }
     lead_those_there();
     return true;
   }
@@ -22132,20 +22138,32 @@ auto Launched::take_place(const Deadline& deadline, bool is_last) -> bool {
 auto Launched::try_to_follow(const LeaderPlace& place, const Deadline& deadline) -> bool {
     try {
       connect_to(place.host, place.port, static_cast<std::uint32_t>(place.generation), deadline);
-    } catch (const detail::ConnectionError&) {
+    } catch (const Error&) {  // nobody answers, or the place is none
       return false;
     }
     follow_up(place.process);
+    was_elected_ = true;
     return true;
   }
 
-auto Launched::comes_back() -> bool {
+auto Launched::finds_chosen() -> bool {
     const auto secret = detail::find_secret(plan_.launch);
     if (!lost_lead().may_go_on || !secret || !plan_.find_chosen) return false;
     const auto place = plan_.find_chosen();
     if (!place || place->process == launch_.process) return false;
     secret_.emplace(detail::text_bytes(*secret));
-    return try_to_follow(*place, Deadline::after(std::chrono::seconds{3}));
+    if (!try_to_follow(*place, Deadline::after(std::chrono::seconds{3}))) return false;
+    was_elected_ = false;  // it may take a while until the leader looks who has come back
+    return true;
+  }
+
+auto Launched::comes_back() -> bool {
+    const auto begun_at = Deadline::Clock::now();
+    if (begun_at < next_return_) return false;
+    if (finds_chosen()) return true;
+    const auto ended_at = Deadline::Clock::now();
+    next_return_ = ended_at + std::max<Deadline::Clock::duration>(std::chrono::seconds{1}, 3 * (ended_at - begun_at));
+    return false;
   }
 
 auto Launched::own_workers() const -> int {
@@ -22223,6 +22241,10 @@ auto Launched::gather(detail::Bulletin& bulletin, detail::WaitTeller teller, con
             "{}: {} did not come within {}: see whether they run, what they print, and whether they can reach {} port "
             "{}, which this process has left in {}",
             teller.subject(), missing, deadline.budget_text(), address_, listener_->port(), bulletin.where())};
+      }
+      if (comes_back()) {
+        listener_.reset();
+        return;
       }
       teller.look(missing, deadline);
     }
@@ -22317,6 +22339,21 @@ auto Launched::misses_anybody() const -> bool {
     return false;
   }
 
+auto Launched::give_sign_of_life() -> void {
+    const auto now = Deadline::Clock::now();
+    if (now < next_sign_) return;
+    next_sign_ = now + std::min<std::chrono::nanoseconds>(plan_.silence_limit / 4, std::chrono::seconds{1});
+    for (auto& agent : agents_) {
+      if (!agent) continue;
+      try {
+        agent->connection.post(static_cast<std::uint8_t>(detail::Order::alive), {});
+        agent->connection.flush();
+      } catch (const detail::ConnectionError&) {
+        agent.reset();  // it may come again
+      }
+    }
+  }
+
 auto Launched::follow_up(int process) -> void {
     former_ = std::exchange(leading_, process);
     is_gone_[index(former_)] = true;
@@ -22348,9 +22385,11 @@ auto Launched::lead_those_there() -> void {
 auto Launched::find_leader(detail::Bulletin& bulletin, const Deadline& deadline) -> void {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
+    bulletin.end_read_when([this] { return comes_back(); });
     std::optional<detail::Posting> posting;
-    while (true) {
+    while (!comes_back()) {
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
+      if (posting->host.empty()) return;
       if (try_leader(*posting, secret.value_or(posting->secret), deadline)) return;
     }
   }

@@ -38291,6 +38291,9 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
   ~Agent() { end(); }
 
+  /// The leader counts as lost as well where it says nothing at all for so long.
+  void expect_word_within(std::chrono::nanoseconds time) { first_word_ = Deadline::after(time); }
+
   /// What the leader has last asked to remember; empty if it has not.
   [[nodiscard]] const std::string& noted() const noexcept { return noted_; }
   /// Which processes make the workers of the last start, as in a StartOrder; empty before the first one.
@@ -38377,12 +38380,13 @@ class Agent {
   // A process that is stopped still takes, for a while, what its kernel has room for: signs of life are more than that.
   void check_that_leader_lives() {
     const bool listens = Clock::now() - listened_at_ < silence_limit_;
-    if (listens && (!heard_at_ || Clock::now() - *heard_at_ < silence_limit_)) return;
-    throw ConnectionError{
-        ConnectionError::Cause::failed,
-        compose("{}, which leads the run, has {} nothing for {}: it is stopped, or its host or the "
-                "network between is down",
-                leader_->peer(), listens ? "said" : "taken", Deadline::after(silence_limit_).budget_text())};
+    const bool is_mute = heard_at_ ? Clock::now() - *heard_at_ >= silence_limit_ : first_word_.expired();
+    if (listens && !is_mute) return;
+    const Deadline limit = listens && !heard_at_ ? first_word_ : Deadline::after(silence_limit_);
+    throw ConnectionError{ConnectionError::Cause::failed,
+                          compose("{}, which leads the run, has {} nothing for {}: it is stopped, or its host or the "
+                                  "network between is down",
+                                  leader_->peer(), listens ? "said" : "taken", limit.budget_text())};
   }
 
   void carry_out(const Frame& frame, std::optional<std::string>& told) {
@@ -38569,6 +38573,7 @@ class Agent {
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
+  Deadline first_word_ = Deadline::never();      // until then it is waited for
   std::optional<Clock::time_point> heard_at_{};  // once the leader has said anything: it gives signs of life then
   std::string noted_{};
   std::string parts_{};
@@ -39213,6 +39218,8 @@ class Bulletin {
   /// replace it. Throws: Error at the deadline, and where the place cannot be trusted.
   static constexpr std::chrono::seconds patience{1};
   [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
+  /// Makes read() return an empty posting as soon as is_over() says so, where it is one that looks again and again.
+  void end_read_when(std::function<bool()> is_over) { is_over_ = std::move(is_over); }
   /// May the secret of the run go this way?
   [[nodiscard]] virtual bool carries_secret() const = 0;
   /// Makes the secret that goes this way.
@@ -39221,6 +39228,12 @@ class Bulletin {
   [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
   /// How messages call it.
   [[nodiscard]] virtual std::string where() const = 0;
+
+ protected:
+  [[nodiscard]] bool is_read_over() const { return is_over_ && is_over_(); }
+
+ private:
+  std::function<bool()> is_over_{};
 };
 
 [[noreturn]] inline void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline) {
@@ -39298,6 +39311,7 @@ class FileBulletin final : public Bulletin {
       const auto there = look_up();
       const bool has_leader = there && there->posting && there->leader != Leader::dead;
       if (has_leader && (refused == nullptr || *there->posting != *refused || again.expired())) return *there->posting;
+      if (is_read_over()) return {};
       if (deadline.expired()) fail_to_read(teller_.subject(), where(), deadline);
       teller_.look(compose("process 0 to leave its address in {}", where()), deadline);
       std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
@@ -43118,7 +43132,7 @@ class Launched {
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
       gather(*bulletin, std::move(teller), deadline);
-      if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
+      if (plan.is_elastic && leads()) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
       find_leader(*bulletin, deadline);
     }
@@ -43177,6 +43191,7 @@ class Launched {
     const WorkerBody own = body ? body_of(body) : body;
     if (own) detail::prepare_to_fork(own_workers());
     detail::Agent agent{*leader_, own, plan_.silence_limit, plan_.on_request};
+    if (was_elected_) agent.expect_word_within(std::max(plan_.timeout, plan_.silence_limit));
     try {
       return agent.run();
     } catch (const detail::ConnectionError& error) {
@@ -43222,7 +43237,10 @@ class Launched {
                             agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
       }
     }
-    if (misses_anybody() && !is_last) return false;
+    if (misses_anybody() && !is_last) {
+      give_sign_of_life();
+      return false;
+    }
     lead_those_there();
     return true;
   }
@@ -43231,10 +43249,11 @@ class Launched {
   [[nodiscard]] bool try_to_follow(const LeaderPlace& place, const Deadline& deadline) {
     try {
       connect_to(place.host, place.port, static_cast<std::uint32_t>(place.generation), deadline);
-    } catch (const detail::ConnectionError&) {
+    } catch (const Error&) {  // nobody answers, or the place is none
       return false;
     }
     follow_up(place.process);
+    was_elected_ = true;
     return true;
   }
 
@@ -43242,13 +43261,24 @@ class Launched {
   static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
 
   // Whether the run goes on under one that was chosen, which has let this process in.
-  [[nodiscard]] bool comes_back() {
+  [[nodiscard]] bool finds_chosen() {
     const auto secret = detail::find_secret(plan_.launch);
     if (!lost_lead().may_go_on || !secret || !plan_.find_chosen) return false;
     const auto place = plan_.find_chosen();
     if (!place || place->process == launch_.process) return false;
     secret_.emplace(detail::text_bytes(*secret));
-    return try_to_follow(*place, Deadline::after(std::chrono::seconds{3}));
+    if (!try_to_follow(*place, Deadline::after(std::chrono::seconds{3}))) return false;
+    was_elected_ = false;  // it may take a while until the leader looks who has come back
+    return true;
+  }
+  // Asks that, but not all the time: whoever leads next may not have been chosen at first.
+  [[nodiscard]] bool comes_back() {
+    const auto begun_at = Deadline::Clock::now();
+    if (begun_at < next_return_) return false;
+    if (finds_chosen()) return true;
+    const auto ended_at = Deadline::Clock::now();
+    next_return_ = ended_at + std::max<Deadline::Clock::duration>(std::chrono::seconds{1}, 3 * (ended_at - begun_at));
+    return false;
   }
 
   // What a process counts as under who leads now: the leader is the first, and process 0 stands in its place.
@@ -43299,7 +43329,7 @@ class Launched {
     place_ = {.host = host, .port = port, .job = launch_.job, .limits = limits(), .ticket = ticket};
   }
 
-  // Of the leader: listens, leaves its address, and waits for all others.
+  // Of the leader: listens, leaves its address, and waits for all others; or finds that the run goes on under another.
   void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) {
     const std::string secret =
         detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
@@ -43337,6 +43367,10 @@ class Launched {
             "{}: {} did not come within {}: see whether they run, what they print, and whether they can reach {} port "
             "{}, which this process has left in {}",
             teller.subject(), missing, deadline.budget_text(), address_, listener_->port(), bulletin.where())};
+      }
+      if (comes_back()) {
+        listener_.reset();
+        return;
       }
       teller.look(missing, deadline);
     }
@@ -43434,6 +43468,22 @@ class Launched {
     return false;
   }
 
+  // Those that have come are not to wait for ever where this process is stopped before it leads them.
+  void give_sign_of_life() {
+    const auto now = Deadline::Clock::now();
+    if (now < next_sign_) return;
+    next_sign_ = now + std::min<std::chrono::nanoseconds>(plan_.silence_limit / 4, std::chrono::seconds{1});
+    for (auto& agent : agents_) {
+      if (!agent) continue;
+      try {
+        agent->connection.post(static_cast<std::uint8_t>(detail::Order::alive), {});
+        agent->connection.flush();
+      } catch (const detail::ConnectionError&) {
+        agent.reset();  // it may come again
+      }
+    }
+  }
+
   void follow_up(int process) {
     former_ = std::exchange(leading_, process);
     is_gone_[index(former_)] = true;
@@ -43470,9 +43520,11 @@ class Launched {
   void find_leader(detail::Bulletin& bulletin, const Deadline& deadline) {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
+    bulletin.end_read_when([this] { return comes_back(); });
     std::optional<detail::Posting> posting;
-    while (true) {
+    while (!comes_back()) {
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
+      if (posting->host.empty()) return;
       if (try_leader(*posting, secret.value_or(posting->secret), deadline)) return;
     }
   }
@@ -43523,12 +43575,15 @@ class Launched {
   std::string noted_{};                                           // and asked to remember
   int leading_ = 0;                                               // the process that leads
   int former_ = 0;                                                // the one that led before it
+  Deadline::Clock::time_point next_return_{};                     // when to ask again whether another was chosen
   std::uint32_t first_generation_ = 0;                            // of workers, under this leader
   std::vector<std::optional<detail::AgentConnection>> agents_{};  // of one that is about to lead: who has come
+  Deadline::Clock::time_point next_sign_{};                       // of its life that it gives these
   std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
   std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process
   std::uint64_t num_steps_ = 0;                       // of this process's workers then
   std::optional<detail::SecureConnection> leader_{};  // of the others
+  bool was_elected_ = false;                          // the leader, by this process among others
 };
 static_assert(Scaling<Launched> && JoiningScaling<Launched>);
 

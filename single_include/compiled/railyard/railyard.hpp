@@ -23759,6 +23759,9 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
   ~Agent() { end(); }
 
+  /// The leader counts as lost as well where it says nothing at all for so long.
+  void expect_word_within(std::chrono::nanoseconds time) { first_word_ = Deadline::after(time); }
+
   /// What the leader has last asked to remember; empty if it has not.
   [[nodiscard]] const std::string& noted() const noexcept { return noted_; }
   /// Which processes make the workers of the last start, as in a StartOrder; empty before the first one.
@@ -23832,6 +23835,7 @@ class Agent {
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
+  Deadline first_word_ = Deadline::never();      // until then it is waited for
   std::optional<Clock::time_point> heard_at_{};  // once the leader has said anything: it gives signs of life then
   std::string noted_{};
   std::string parts_{};
@@ -24133,6 +24137,8 @@ class Bulletin {
   /// replace it. Throws: Error at the deadline, and where the place cannot be trusted.
   static constexpr std::chrono::seconds patience{1};
   [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
+  /// Makes read() return an empty posting as soon as is_over() says so, where it is one that looks again and again.
+  void end_read_when(std::function<bool()> is_over) { is_over_ = std::move(is_over); }
   /// May the secret of the run go this way?
   [[nodiscard]] virtual bool carries_secret() const = 0;
   /// Makes the secret that goes this way.
@@ -24141,6 +24147,12 @@ class Bulletin {
   [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
   /// How messages call it.
   [[nodiscard]] virtual std::string where() const = 0;
+
+ protected:
+  [[nodiscard]] bool is_read_over() const { return is_over_ && is_over_(); }
+
+ private:
+  std::function<bool()> is_over_{};
 };
 
 [[noreturn]] void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline);
@@ -25941,6 +25953,8 @@ class Launched {
   static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
 
   // Whether the run goes on under one that was chosen, which has let this process in.
+  [[nodiscard]] bool finds_chosen();
+  // Asks that, but not all the time: whoever leads next may not have been chosen at first.
   [[nodiscard]] bool comes_back();
 
   // What a process counts as under who leads now: the leader is the first, and process 0 stands in its place.
@@ -25961,7 +25975,7 @@ class Launched {
 
   void set_place(const std::string& host, int port, const std::optional<detail::Ticket>& ticket);
 
-  // Of the leader: listens, leaves its address, and waits for all others.
+  // Of the leader: listens, leaves its address, and waits for all others; or finds that the run goes on under another.
   void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline);
 
   static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents);
@@ -25978,6 +25992,9 @@ class Launched {
 
   // Of one that is about to lead.
   [[nodiscard]] bool misses_anybody() const;
+
+  // Those that have come are not to wait for ever where this process is stopped before it leads them.
+  void give_sign_of_life();
 
   void follow_up(int process);
 
@@ -26010,12 +26027,15 @@ class Launched {
   std::string noted_{};                                           // and asked to remember
   int leading_ = 0;                                               // the process that leads
   int former_ = 0;                                                // the one that led before it
+  Deadline::Clock::time_point next_return_{};                     // when to ask again whether another was chosen
   std::uint32_t first_generation_ = 0;                            // of workers, under this leader
   std::vector<std::optional<detail::AgentConnection>> agents_{};  // of one that is about to lead: who has come
+  Deadline::Clock::time_point next_sign_{};                       // of its life that it gives these
   std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
   std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process
   std::uint64_t num_steps_ = 0;                       // of this process's workers then
   std::optional<detail::SecureConnection> leader_{};  // of the others
+  bool was_elected_ = false;                          // the leader, by this process among others
 };
 static_assert(Scaling<Launched> && JoiningScaling<Launched>);
 
