@@ -50,16 +50,16 @@ namespace detail {
 
 /// Adds shares, whom the others wait for, and bytes, unless there is a metric of that name already.
 inline void add_step_times(const StepTimes& times, Metrics& metrics) {
-  const auto add = [&metrics](const char* name, const Value& value) {
+  const Metrics shares{{"compute_share", times.share_of_compute()},
+                       {"data_share", times.share_of_data()},
+                       {"wait_share", times.share_of_wait()},
+                       {"communication_share", times.share_of_communication()},
+                       {"optimizer_share", times.share_of_optimizer()},
+                       {"slowest_rank", times.slowest_rank},
+                       {"gradient_bytes", times.bytes}};
+  for (const auto& [name, value] : shares) {
     if (metrics.find(name) == nullptr) metrics.set(name, value);
-  };
-  add("compute_share", times.share_of_compute());
-  add("data_share", times.share_of_data());
-  add("wait_share", times.share_of_wait());
-  add("communication_share", times.share_of_communication());
-  add("optimizer_share", times.share_of_optimizer());
-  add("slowest_rank", times.slowest_rank);
-  add("gradient_bytes", times.bytes);
+  }
 }
 
 /// Returns the times of the average rank of those that have told theirs, and the bytes of all together.
