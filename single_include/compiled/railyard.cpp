@@ -11812,7 +11812,7 @@ auto LeaseFile::last_sign() const -> std::optional<Sign> {
   }
 
 auto LeaseFile::is_locked() const -> bool {
-    const Descriptor file{::open(path_.c_str(), O_RDWR | O_CLOEXEC)};
+    const Descriptor file{files_->open(path_, O_RDWR)};
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
@@ -11920,7 +11920,7 @@ auto PreemptionNotice::look() -> void {
   }
 
 RunLease::RunLease(const std::filesystem::path& run, const LeaseTimes& times,
-                    std::shared_ptr<Files> files) : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+                    std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
@@ -11935,7 +11935,7 @@ RunLease::RunLease(const std::filesystem::path& run, const LeaseTimes& times,
   }
 
 RunLease::RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times,
-           std::shared_ptr<Files> files) : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+           std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();

@@ -25759,7 +25759,8 @@ class LeaseFile {
  public:
   using Sign = std::pair<std::int64_t, std::int64_t>;
 
-  explicit LeaseFile(std::filesystem::path path) : path_(std::move(path)) {}
+  explicit LeaseFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)), files_(std::move(files)) {}
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
@@ -25797,7 +25798,7 @@ class LeaseFile {
 
   /// Whether a process of this host has locked it, which has it open or has inherited it.
   [[nodiscard]] bool is_locked() const {
-    const Descriptor file{::open(path_.c_str(), O_RDWR | O_CLOEXEC)};
+    const Descriptor file{files_->open(path_, O_RDWR)};
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
@@ -25808,9 +25809,10 @@ class LeaseFile {
   static constexpr std::size_t size = 1024;
 
  private:
-  [[nodiscard]] Descriptor open() const { return Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)}; }
+  [[nodiscard]] Descriptor open() const { return Descriptor{files_->open(path_, O_RDONLY)}; }
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_;
 };
 
 /// Finds out whether a holder gives signs of life. Whose host it is cannot be asked, nor its clock be trusted. Silence
@@ -26058,7 +26060,7 @@ class RunLease {
   /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
   explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
                     std::shared_ptr<Files> files = std::make_shared<Files>())
-      : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+      : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
@@ -26076,7 +26078,7 @@ class RunLease {
   /// there. Throws: ConfigError that names the holder if another was faster, or if the file cannot be read or written.
   RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times = {},
            std::shared_ptr<Files> files = std::make_shared<Files>())
-      : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+      : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();

@@ -16566,7 +16566,8 @@ class LeaseFile {
  public:
   using Sign = std::pair<std::int64_t, std::int64_t>;
 
-  explicit LeaseFile(std::filesystem::path path) : path_(std::move(path)) {}
+  explicit LeaseFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)), files_(std::move(files)) {}
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
@@ -16582,9 +16583,10 @@ class LeaseFile {
   static constexpr std::size_t size = 1024;
 
  private:
-  [[nodiscard]] Descriptor open() const { return Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)}; }
+  [[nodiscard]] Descriptor open() const { return Descriptor{files_->open(path_, O_RDONLY)}; }
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_;
 };
 
 /// Finds out whether a holder gives signs of life. Whose host it is cannot be asked, nor its clock be trusted. Silence

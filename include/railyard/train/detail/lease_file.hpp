@@ -2,6 +2,7 @@
 // What stands in a run's lease.json, and whether who has written it still lives. Train room.
 #pragma once
 
+#include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/system.hpp"
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -64,7 +66,8 @@ class LeaseFile {
  public:
   using Sign = std::pair<std::int64_t, std::int64_t>;
 
-  explicit LeaseFile(std::filesystem::path path) : path_(std::move(path)) {}
+  explicit LeaseFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)), files_(std::move(files)) {}
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
@@ -102,7 +105,7 @@ class LeaseFile {
 
   /// Whether a process of this host has locked it, which has it open or has inherited it.
   [[nodiscard]] bool is_locked() const {
-    const Descriptor file{::open(path_.c_str(), O_RDWR | O_CLOEXEC)};
+    const Descriptor file{files_->open(path_, O_RDWR)};
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
@@ -113,9 +116,10 @@ class LeaseFile {
   static constexpr std::size_t size = 1024;
 
  private:
-  [[nodiscard]] Descriptor open() const { return Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)}; }
+  [[nodiscard]] Descriptor open() const { return Descriptor{files_->open(path_, O_RDONLY)}; }
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_;
 };
 
 /// Finds out whether a holder gives signs of life. Whose host it is cannot be asked, nor its clock be trusted. Silence

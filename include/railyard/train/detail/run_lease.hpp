@@ -51,7 +51,7 @@ class RunLease {
   /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
   explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
                     std::shared_ptr<Files> files = std::make_shared<Files>())
-      : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+      : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
@@ -69,7 +69,7 @@ class RunLease {
   /// there. Throws: ConfigError that names the holder if another was faster, or if the file cannot be read or written.
   RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times = {},
            std::shared_ptr<Files> files = std::make_shared<Files>())
-      : lease_file_(run / "lease.json"), times_(times), files_(std::move(files)) {
+      : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
