@@ -10637,9 +10637,9 @@ auto Worker::post_report(const Metrics& metrics) -> void {
   }
 
 auto Result::preprocessor(std::string_view dataset) const -> AnyPreprocessor {
-    std::string names;
+    std::vector<std::string> names;
     for (const auto& [name, preprocessors] : fields_.preprocessors) {
-      names += (names.empty() ? "\"" : ", \"") + name + "\"";
+      names.push_back(detail::compose("\"{}\"", name));
       if (name != dataset) continue;
       const auto state = checkpoint() ? checkpoint()->preprocessor_state(name) : std::nullopt;
       return preprocessors.all(state ? &*state : nullptr);
@@ -10647,7 +10647,7 @@ auto Result::preprocessor(std::string_view dataset) const -> AnyPreprocessor {
     throw ConfigError{detail::compose(
         "Result::preprocessor(\"{}\"): transform() was called of no dataset that the Trainer has by that name: it was "
         "of {}; what the training function has added is in checkpoint()->load_preprocessor()",
-        dataset, names.empty() ? "none" : names)};
+        dataset, names.empty() ? "none" : detail::joined(names, ", "))};
   }
 
 auto Result::with(std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors) && -> Result {
@@ -10713,6 +10713,24 @@ std::string difference_in(const NamedValues& now, const NamedValues& then, bool 
   return text;
 }
 
+std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine) {
+  const auto world_size = static_cast<std::size_t>(worker.world_size());
+  const auto size = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> sizes(world_size);
+  worker.all_gather(ConstBuffer{&size, 1, Dtype::i64}, buffer_of(sizes));
+  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+  std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+  worker.all_gather_uneven(ConstBuffer{mine.data(), mine.size(), Dtype::u8},
+                           Buffer{all.data(), all.size(), Dtype::u8, {}}, counts);
+  std::vector<std::vector<std::byte>> parts;
+  auto at = all.begin();
+  for (const std::size_t count : counts) {
+    parts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
+    at += static_cast<std::ptrdiff_t>(count);
+  }
+  return parts;
+}
+
 std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& images) {
   const auto aligned = [](std::uint64_t at, std::uint64_t size) {
     const std::uint64_t alignment = size >= smallest_direct_bytes ? direct_block_bytes : 64;
@@ -10774,17 +10792,9 @@ auto HeldState::tell_each_other() -> void {
     std::int32_t first = worker_->rank();
     while (first > 0 && link_->sees_snapshots_of(first - 1)) --first;
     worker_->all_gather(buffer_of_value(first), buffer_of(first_ranks_));
-    const auto own = encode_saved(saves_[index(worker_->rank())]);
-    std::vector<std::int64_t> sizes(saves_.size());
-    auto size = static_cast<std::int64_t>(own.size());
-    worker_->all_gather(buffer_of_value(size), buffer_of(sizes));
-    const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
-    std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-    worker_->all_gather_uneven({own.data(), own.size(), Dtype::u8}, {all.data(), all.size(), Dtype::u8, {}}, counts);
-    std::span<const std::byte> rest = all;
+    const auto all = gather_bytes(*worker_, encode_saved(saves_[index(worker_->rank())]));
     for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
-      saves_[rank] = std::get<SavedMessage>(decode_message(rest.first(counts[rank])));
-      rest = rest.subspan(counts[rank]);
+      saves_[rank] = std::get<SavedMessage>(decode_message(all[rank]));
     }
   }
 
@@ -12173,20 +12183,18 @@ auto FailureBudget::delay() const -> std::chrono::nanoseconds {
   }
 
 void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts) {
-  writer.put(static_cast<std::uint32_t>(attempts.size()));
-  for (const Attempt& attempt : attempts) {
+  put_all(writer, attempts, [&](const Attempt& attempt) {
     writer.put_text(attempt.error);
     writer.put(static_cast<std::int32_t>(attempt.failed_rank));
     for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
     writer.put(attempt.seconds);
     writer.put(static_cast<std::int32_t>(attempt.world_size));
-  }
+  });
 }
 
 std::vector<Attempt> take_attempts(WireReader& reader) {
   std::vector<Attempt> attempts;
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t at = 0; at < count; ++at) {
+  take_all(reader, [&] {
     Attempt attempt{.error = reader.take_text()};
     attempt.failed_rank = reader.take<std::int32_t>();
     for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
@@ -12195,7 +12203,7 @@ std::vector<Attempt> take_attempts(WireReader& reader) {
     attempt.seconds = reader.take<double>();
     attempt.world_size = reader.take<std::int32_t>();
     attempts.push_back(std::move(attempt));
-  }
+  });
   return attempts;
 }
 
@@ -17085,34 +17093,6 @@ auto Tokenizer::tokenized(const Column& texts) const -> Column {
 
 #endif
 
-#if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine) {
-  const auto world_size = static_cast<std::size_t>(worker.world_size());
-  const auto size = static_cast<std::int64_t>(mine.size());
-  std::vector<std::int64_t> sizes(world_size);
-  worker.all_gather(ConstBuffer{&size, 1, Dtype::i64}, buffer_of(sizes));
-  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
-  std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-  worker.all_gather_uneven(ConstBuffer{mine.data(), mine.size(), Dtype::u8},
-                           Buffer{all.data(), all.size(), Dtype::u8, {}}, counts);
-  std::vector<std::vector<std::byte>> parts;
-  auto at = all.begin();
-  for (const std::size_t count : counts) {
-    parts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
-    at += static_cast<std::ptrdiff_t>(count);
-  }
-  return parts;
-}
-
-}
-}
-
-#endif
-
 #if (defined(RAILYARD_WITH_ZLIB) && RAILYARD_WITH_ZLIB)
 
 namespace railyard::inline v0_1 {
@@ -17800,6 +17780,10 @@ auto AgentRequest::Work::read(GroupMemory* memory, int rank, int slot, std::size
       if (memory == nullptr || rank < 0 || rank >= memory->capacity()) throw Error{"no such worker is here"};
       return memory->filled_snapshot(rank, slot, begin + size_bytes).subspan(begin);
     }
+
+std::chrono::nanoseconds sign_interval(std::chrono::nanoseconds silence_limit) noexcept {
+  return std::min<std::chrono::nanoseconds>(silence_limit / 4, std::chrono::seconds{1});
+}
 
 std::string brief(const GroupLayout& layout, std::string_view briefing) {
   WireWriter writer;
@@ -19201,7 +19185,7 @@ auto AgentLines::take_next(Line& one) -> void {
 auto AgentLines::move_outgoing(Line& one) const -> void {
     if (!one.loss.empty()) return;
     if (const auto now = Clock::now(); now >= one.next_sign) {
-      one.next_sign = now + sign_interval_;
+      one.next_sign = now + sign_interval(silence_limit_);
       one.connection->post(static_cast<std::uint8_t>(Order::alive), {});
     }
     for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection->post(frame.type, {frame.payload});
@@ -22118,10 +22102,9 @@ auto Launched::take_place(const Deadline& deadline, bool is_last) -> bool {
     while (misses_anybody()) {
       auto agent = listener_->take_agent(deadline);
       if (!agent) break;
-      const int process = agent->hello.process;
-      const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
-      if (is_possible && !agents_[index(slot_of(process))] && agent->misfit.empty()) {
-        agents_[index(slot_of(process))] = std::move(agent);
+      const int slot = slot_of_other(agent->hello.process);
+      if (slot != 0 && !agents_[index(slot)] && agent->misfit.empty()) {
+        agents_[index(slot)] = std::move(agent);
       } else {
         say(detail::compose("{} is not let in: {}", agent->connection.peer(),
                             agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
@@ -22298,9 +22281,8 @@ auto Launched::let_in() -> void {
       const int process = agent->hello.process;
       try {
         if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
-        const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
-        const int slot = is_possible ? slot_of(process) : 0;
-        if (!is_possible || lines_->loss(slot).empty()) {
+        const int slot = slot_of_other(process);
+        if (slot == 0 || lines_->loss(slot).empty()) {
           throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
@@ -22342,7 +22324,7 @@ auto Launched::misses_anybody() const -> bool {
 auto Launched::give_sign_of_life() -> void {
     const auto now = Deadline::Clock::now();
     if (now < next_sign_) return;
-    next_sign_ = now + std::min<std::chrono::nanoseconds>(plan_.silence_limit / 4, std::chrono::seconds{1});
+    next_sign_ = now + detail::sign_interval(plan_.silence_limit);
     for (auto& agent : agents_) {
       if (!agent) continue;
       try {
@@ -24215,6 +24197,14 @@ std::string shape_of(const at::Tensor& tensor) {
   return std::string{c10::toString(tensor.scalar_type())} + text + "]";
 }
 
+std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element, std::int64_t num_dims) {
+  std::int64_t offset = 0;
+  for (std::int64_t dim = num_dims; dim-- > 0; element /= tensor.size(dim)) {
+    offset += element % tensor.size(dim) * tensor.stride(dim);
+  }
+  return offset;
+}
+
 }
 }
 
@@ -24739,12 +24729,8 @@ void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t end, s
   const std::int64_t length = std::max<std::int64_t>(tensor.size(-1), 1);
   const std::int64_t step = tensor.stride(-1) * tensor.element_size();
   for (std::int64_t at = begin; at < end;) {
-    std::int64_t row = at / length;
-    std::int64_t offset = 0;
-    for (std::int64_t dim = tensor.dim() - 1; dim-- > 0; row /= tensor.size(dim)) {
-      offset += row % tensor.size(dim) * tensor.stride(dim);
-    }
-    const std::byte* element = from + offset * tensor.element_size() + at % length * step;
+    const std::int64_t row = offset_of(tensor, at / length, tensor.dim() - 1);
+    const std::byte* element = from + row * tensor.element_size() + at % length * step;
     for (const std::int64_t stop = std::min(end, (at / length + 1) * length); at < stop; ++at) {
       std::memcpy(to, element, width);
       to += width;
@@ -25925,14 +25911,6 @@ auto WeightWatch::factor_of(std::uint32_t state) noexcept -> double {
     constexpr std::uint32_t one = 0x3f800000;              // as a float
     constexpr std::uint32_t sign_and_digits = 0x807fffff;  // of a float
     return static_cast<double>(std::bit_cast<float>(one | (state & sign_and_digits)));
-  }
-
-auto WeightWatch::offset_of(const at::Tensor& tensor, std::int64_t element) -> std::int64_t {
-    std::int64_t offset = 0;
-    for (std::int64_t dim = tensor.dim(); dim-- > 0; element /= tensor.size(dim)) {
-      offset += element % tensor.size(dim) * tensor.stride(dim);
-    }
-    return offset;
   }
 
 auto PassNumbers::add(const PassHeader& header, int rank, std::span<double> numbers) const -> void {

@@ -23931,9 +23931,9 @@ class [[nodiscard]] Result {
   /// ConfigError that lists the datasets that have such; DataError for a damaged checkpoint.
   /// Example: ry::EpochReader{samples.transform(result.preprocessor("train")), {.global_batch_size = 256}}
   [[nodiscard]] AnyPreprocessor preprocessor(std::string_view dataset) const {
-    std::string names;
+    std::vector<std::string> names;
     for (const auto& [name, preprocessors] : fields_.preprocessors) {
-      names += (names.empty() ? "\"" : ", \"") + name + "\"";
+      names.push_back(detail::compose("\"{}\"", name));
       if (name != dataset) continue;
       const auto state = checkpoint() ? checkpoint()->preprocessor_state(name) : std::nullopt;
       return preprocessors.all(state ? &*state : nullptr);
@@ -23941,7 +23941,7 @@ class [[nodiscard]] Result {
     throw ConfigError{detail::compose(
         "Result::preprocessor(\"{}\"): transform() was called of no dataset that the Trainer has by that name: it was "
         "of {}; what the training function has added is in checkpoint()->load_preprocessor()",
-        dataset, names.empty() ? "none" : names)};
+        dataset, names.empty() ? "none" : detail::joined(names, ", "))};
   }
   /// Returns it with the preprocessors of the Trainer's datasets.
   [[nodiscard]] Result with(std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors) && {
@@ -24096,6 +24096,34 @@ inline void note_options(std::string_view part, const NamedValues& state, NamedV
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/gather.hpp
+// Gives every rank what each of them has. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Returns what each rank gives, in the order of ranks.
+[[nodiscard]] inline std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine) {
+  const auto world_size = static_cast<std::size_t>(worker.world_size());
+  const auto size = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> sizes(world_size);
+  worker.all_gather(ConstBuffer{&size, 1, Dtype::i64}, buffer_of(sizes));
+  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+  std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+  worker.all_gather_uneven(ConstBuffer{mine.data(), mine.size(), Dtype::u8},
+                           Buffer{all.data(), all.size(), Dtype::u8, {}}, counts);
+  std::vector<std::vector<std::byte>> parts;
+  auto at = all.begin();
+  for (const std::size_t count : counts) {
+    parts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
+    at += static_cast<std::ptrdiff_t>(count);
+  }
+  return parts;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/held_state.hpp
 // How a rank's part of the state lies in a snapshot, and how a later start finds it there. Train room.
 //
@@ -24196,17 +24224,9 @@ class HeldState {
     std::int32_t first = worker_->rank();
     while (first > 0 && link_->sees_snapshots_of(first - 1)) --first;
     worker_->all_gather(buffer_of_value(first), buffer_of(first_ranks_));
-    const auto own = encode_saved(saves_[index(worker_->rank())]);
-    std::vector<std::int64_t> sizes(saves_.size());
-    auto size = static_cast<std::int64_t>(own.size());
-    worker_->all_gather(buffer_of_value(size), buffer_of(sizes));
-    const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
-    std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-    worker_->all_gather_uneven({own.data(), own.size(), Dtype::u8}, {all.data(), all.size(), Dtype::u8, {}}, counts);
-    std::span<const std::byte> rest = all;
+    const auto all = gather_bytes(*worker_, encode_saved(saves_[index(worker_->rank())]));
     for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
-      saves_[rank] = std::get<SavedMessage>(decode_message(rest.first(counts[rank])));
-      rest = rest.subspan(counts[rank]);
+      saves_[rank] = std::get<SavedMessage>(decode_message(all[rank]));
     }
   }
 
@@ -26438,20 +26458,30 @@ class FailureBudget {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+template <class T, class Put>
+void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
+  writer.put(static_cast<std::uint32_t>(values.size()));
+  for (const T& value : values) put(value);
+}
+
+template <class Take>
+void take_all(WireReader& reader, Take take) {
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) take();
+}
+
 inline void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts) {
-  writer.put(static_cast<std::uint32_t>(attempts.size()));
-  for (const Attempt& attempt : attempts) {
+  put_all(writer, attempts, [&](const Attempt& attempt) {
     writer.put_text(attempt.error);
     writer.put(static_cast<std::int32_t>(attempt.failed_rank));
     for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
     writer.put(attempt.seconds);
     writer.put(static_cast<std::int32_t>(attempt.world_size));
-  }
+  });
 }
 [[nodiscard]] inline std::vector<Attempt> take_attempts(WireReader& reader) {
   std::vector<Attempt> attempts;
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t at = 0; at < count; ++at) {
+  take_all(reader, [&] {
     Attempt attempt{.error = reader.take_text()};
     attempt.failed_rank = reader.take<std::int32_t>();
     for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
@@ -26460,7 +26490,7 @@ inline void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempt
     attempt.seconds = reader.take<double>();
     attempt.world_size = reader.take<std::int32_t>();
     attempts.push_back(std::move(attempt));
-  }
+  });
   return attempts;
 }
 
@@ -26548,18 +26578,6 @@ struct BegunRun {
 
 inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
   writer.put_text(checkpoint.path().string());
-}
-
-template <class T, class Put>
-void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
-  writer.put(static_cast<std::uint32_t>(values.size()));
-  for (const T& value : values) put(value);
-}
-
-template <class Take>
-void take_all(WireReader& reader, Take take) {
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) take();
 }
 
 [[nodiscard]] inline std::string encode_result(const Result& result) {
@@ -35579,29 +35597,6 @@ static_assert(Preprocessor<Tokenizer>);
 
 namespace railyard::inline v0_1 {
 
-namespace detail {
-
-// Returns what each rank gives, in the order of ranks.
-[[nodiscard]] inline std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine) {
-  const auto world_size = static_cast<std::size_t>(worker.world_size());
-  const auto size = static_cast<std::int64_t>(mine.size());
-  std::vector<std::int64_t> sizes(world_size);
-  worker.all_gather(ConstBuffer{&size, 1, Dtype::i64}, buffer_of(sizes));
-  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
-  std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-  worker.all_gather_uneven(ConstBuffer{mine.data(), mine.size(), Dtype::u8},
-                           Buffer{all.data(), all.size(), Dtype::u8, {}}, counts);
-  std::vector<std::vector<std::byte>> parts;
-  auto at = all.begin();
-  for (const std::size_t count : counts) {
-    parts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
-    at += static_cast<std::ptrdiff_t>(count);
-  }
-  return parts;
-}
-
-}  // namespace detail
-
 /// Lets a preprocessor learn from a dataset of which each worker reads its part. Called by every worker; all learn the
 /// same bits, which differ between numbers of workers as roundings do. What RunConfig::data.split does not name is
 /// divided for this as well; what is undivided() otherwise, each worker reads as it has it, and all learn from all of
@@ -36675,6 +36670,11 @@ enum class Order : std::uint8_t {
   alive = 20,    ///< nothing: a sign of life
   note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
+
+/// How often a leader gives a sign of life to who may take it for lost after so long a silence.
+[[nodiscard]] inline std::chrono::nanoseconds sign_interval(std::chrono::nanoseconds silence_limit) noexcept {
+  return std::min<std::chrono::nanoseconds>(silence_limit / 4, std::chrono::seconds{1});
+}
 
 /// Names what a follower sends.
 enum class News : std::uint8_t {
@@ -38882,7 +38882,7 @@ class AgentLines {
   void move_outgoing(Line& one) const {
     if (!one.loss.empty()) return;
     if (const auto now = Clock::now(); now >= one.next_sign) {
-      one.next_sign = now + sign_interval_;
+      one.next_sign = now + sign_interval(silence_limit_);
       one.connection->post(static_cast<std::uint8_t>(Order::alive), {});
     }
     for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection->post(frame.type, {frame.payload});
@@ -38958,8 +38958,6 @@ class AgentLines {
   }
 
   std::chrono::nanoseconds silence_limit_;
-  std::chrono::nanoseconds sign_interval_ =
-      std::min<std::chrono::nanoseconds>(silence_limit_ / 4, std::chrono::seconds{1});
   std::size_t chunk_bytes_;
   std::chrono::nanoseconds answer_limit_;
   Event wake_{};  // for the thread: something is to be sent
@@ -43230,10 +43228,9 @@ class Launched {
     while (misses_anybody()) {
       auto agent = listener_->take_agent(deadline);
       if (!agent) break;
-      const int process = agent->hello.process;
-      const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
-      if (is_possible && !agents_[index(slot_of(process))] && agent->misfit.empty()) {
-        agents_[index(slot_of(process))] = std::move(agent);
+      const int slot = slot_of_other(agent->hello.process);
+      if (slot != 0 && !agents_[index(slot)] && agent->misfit.empty()) {
+        agents_[index(slot)] = std::move(agent);
       } else {
         say(detail::compose("{} is not let in: {}", agent->connection.peer(),
                             agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
@@ -43286,6 +43283,10 @@ class Launched {
   // What a process counts as under who leads now: the leader is the first, and process 0 stands in its place.
   [[nodiscard]] int slot_of(int process) const noexcept {
     return process == leading_ ? 0 : process == 0 ? leading_ : process;
+  }
+  // Of one that says it is that process: 0 if there is none by that number but this one, which leads.
+  [[nodiscard]] int slot_of_other(int process) const noexcept {
+    return process >= 0 && process < num_processes() ? slot_of(process) : 0;
   }
 
   static std::size_t index(int process) noexcept { return static_cast<std::size_t>(process); }
@@ -43427,9 +43428,8 @@ class Launched {
       const int process = agent->hello.process;
       try {
         if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
-        const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
-        const int slot = is_possible ? slot_of(process) : 0;
-        if (!is_possible || lines_->loss(slot).empty()) {
+        const int slot = slot_of_other(process);
+        if (slot == 0 || lines_->loss(slot).empty()) {
           throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
@@ -43474,7 +43474,7 @@ class Launched {
   void give_sign_of_life() {
     const auto now = Deadline::Clock::now();
     if (now < next_sign_) return;
-    next_sign_ = now + std::min<std::chrono::nanoseconds>(plan_.silence_limit / 4, std::chrono::seconds{1});
+    next_sign_ = now + detail::sign_interval(plan_.silence_limit);
     for (auto& agent : agents_) {
       if (!agent) continue;
       try {
@@ -46676,6 +46676,16 @@ namespace detail {
   return std::string{c10::toString(tensor.scalar_type())} + text + "]";
 }
 
+// Where the element of that number, counted row by row over the first num_dims dimensions, is from the first one, in
+// elements, whatever the strides.
+[[nodiscard]] inline std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element, std::int64_t num_dims) {
+  std::int64_t offset = 0;
+  for (std::int64_t dim = num_dims; dim-- > 0; element /= tensor.size(dim)) {
+    offset += element % tensor.size(dim) * tensor.stride(dim);
+  }
+  return offset;
+}
+
 }  // namespace detail
 
 /// Returns the dtype that collectives know a tensor's elements by.
@@ -47517,12 +47527,8 @@ inline void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t
   const std::int64_t length = std::max<std::int64_t>(tensor.size(-1), 1);
   const std::int64_t step = tensor.stride(-1) * tensor.element_size();
   for (std::int64_t at = begin; at < end;) {
-    std::int64_t row = at / length;
-    std::int64_t offset = 0;
-    for (std::int64_t dim = tensor.dim() - 1; dim-- > 0; row /= tensor.size(dim)) {
-      offset += row % tensor.size(dim) * tensor.stride(dim);
-    }
-    const std::byte* element = from + offset * tensor.element_size() + at % length * step;
+    const std::int64_t row = offset_of(tensor, at / length, tensor.dim() - 1);
+    const std::byte* element = from + row * tensor.element_size() + at % length * step;
     for (const std::int64_t stop = std::min(end, (at / length + 1) * length); at < stop; ++at) {
       std::memcpy(to, element, width);
       to += width;
@@ -49684,7 +49690,7 @@ class WeightWatch {
       }
       for (; at < part.end; ++at) add(0, data[at]);
     } else {
-      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at)]);
+      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at, numbers.dim())]);
     }
     const auto total = [](const std::array<double, num_lanes>& of) { return (of[0] + of[1]) + (of[2] + of[3]); };
     return {.projection = total(projections),
@@ -49692,14 +49698,6 @@ class WeightWatch {
             .sum = total(sums),
             .count = static_cast<double>(part.end - part.begin),
             .digits = sizeof(T) == 2 ? 1.0 / 64 : 1.0};
-  }
-
-  [[nodiscard]] static std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element) {
-    std::int64_t offset = 0;
-    for (std::int64_t dim = tensor.dim(); dim-- > 0; element /= tensor.size(dim)) {
-      offset += element % tensor.size(dim) * tensor.stride(dim);
-    }
-    return offset;
   }
 
   std::vector<std::vector<Part>> turns_{};

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +28,16 @@ namespace detail {
   std::string text = "[";
   for (const auto size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
   return std::string{c10::toString(tensor.scalar_type())} + text + "]";
+}
+
+// Where the element of that number, counted row by row over the first num_dims dimensions, is from the first one, in
+// elements, whatever the strides.
+[[nodiscard]] inline std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element, std::int64_t num_dims) {
+  std::int64_t offset = 0;
+  for (std::int64_t dim = num_dims; dim-- > 0; element /= tensor.size(dim)) {
+    offset += element % tensor.size(dim) * tensor.stride(dim);
+  }
+  return offset;
 }
 
 }  // namespace detail

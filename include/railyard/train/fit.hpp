@@ -2,11 +2,11 @@
 // Lets preprocessors learn from datasets on all workers together. Train room.
 #pragma once
 
+#include "railyard/train/detail/gather.hpp"
 #include "railyard/train/detail/worker_feed.hpp"
 #include "railyard/train/worker.hpp"
 
 #include "railyard/core/block.hpp"
-#include "railyard/core/buffer.hpp"
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/detail/host_feed.hpp"
 #include "railyard/data/epoch_options.hpp"
@@ -14,36 +14,11 @@
 #include "railyard/data/preprocessor.hpp"
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
 namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Returns what each rank gives, in the order of ranks.
-[[nodiscard]] inline std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine) {
-  const auto world_size = static_cast<std::size_t>(worker.world_size());
-  const auto size = static_cast<std::int64_t>(mine.size());
-  std::vector<std::int64_t> sizes(world_size);
-  worker.all_gather(ConstBuffer{&size, 1, Dtype::i64}, buffer_of(sizes));
-  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
-  std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-  worker.all_gather_uneven(ConstBuffer{mine.data(), mine.size(), Dtype::u8},
-                           Buffer{all.data(), all.size(), Dtype::u8, {}}, counts);
-  std::vector<std::vector<std::byte>> parts;
-  auto at = all.begin();
-  for (const std::size_t count : counts) {
-    parts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
-    at += static_cast<std::ptrdiff_t>(count);
-  }
-  return parts;
-}
-
-}  // namespace detail
 
 /// Lets a preprocessor learn from a dataset of which each worker reads its part. Called by every worker; all learn the
 /// same bits, which differ between numbers of workers as roundings do. What RunConfig::data.split does not name is

@@ -110,9 +110,9 @@ class [[nodiscard]] Result {
   /// ConfigError that lists the datasets that have such; DataError for a damaged checkpoint.
   /// Example: ry::EpochReader{samples.transform(result.preprocessor("train")), {.global_batch_size = 256}}
   [[nodiscard]] AnyPreprocessor preprocessor(std::string_view dataset) const {
-    std::string names;
+    std::vector<std::string> names;
     for (const auto& [name, preprocessors] : fields_.preprocessors) {
-      names += (names.empty() ? "\"" : ", \"") + name + "\"";
+      names.push_back(detail::compose("\"{}\"", name));
       if (name != dataset) continue;
       const auto state = checkpoint() ? checkpoint()->preprocessor_state(name) : std::nullopt;
       return preprocessors.all(state ? &*state : nullptr);
@@ -120,7 +120,7 @@ class [[nodiscard]] Result {
     throw ConfigError{detail::compose(
         "Result::preprocessor(\"{}\"): transform() was called of no dataset that the Trainer has by that name: it was "
         "of {}; what the training function has added is in checkpoint()->load_preprocessor()",
-        dataset, names.empty() ? "none" : names)};
+        dataset, names.empty() ? "none" : detail::joined(names, ", "))};
   }
   /// Returns it with the preprocessors of the Trainer's datasets.
   [[nodiscard]] Result with(std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors) && {

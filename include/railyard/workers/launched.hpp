@@ -204,10 +204,9 @@ class Launched {
     while (misses_anybody()) {
       auto agent = listener_->take_agent(deadline);
       if (!agent) break;
-      const int process = agent->hello.process;
-      const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
-      if (is_possible && !agents_[index(slot_of(process))] && agent->misfit.empty()) {
-        agents_[index(slot_of(process))] = std::move(agent);
+      const int slot = slot_of_other(agent->hello.process);
+      if (slot != 0 && !agents_[index(slot)] && agent->misfit.empty()) {
+        agents_[index(slot)] = std::move(agent);
       } else {
         say(detail::compose("{} is not let in: {}", agent->connection.peer(),
                             agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
@@ -260,6 +259,10 @@ class Launched {
   // What a process counts as under who leads now: the leader is the first, and process 0 stands in its place.
   [[nodiscard]] int slot_of(int process) const noexcept {
     return process == leading_ ? 0 : process == 0 ? leading_ : process;
+  }
+  // Of one that says it is that process: 0 if there is none by that number but this one, which leads.
+  [[nodiscard]] int slot_of_other(int process) const noexcept {
+    return process >= 0 && process < num_processes() ? slot_of(process) : 0;
   }
 
   static std::size_t index(int process) noexcept { return static_cast<std::size_t>(process); }
@@ -401,9 +404,8 @@ class Launched {
       const int process = agent->hello.process;
       try {
         if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
-        const bool is_possible = process >= 0 && process < num_processes() && slot_of(process) != 0;
-        const int slot = is_possible ? slot_of(process) : 0;
-        if (!is_possible || lines_->loss(slot).empty()) {
+        const int slot = slot_of_other(process);
+        if (slot == 0 || lines_->loss(slot).empty()) {
           throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
@@ -448,7 +450,7 @@ class Launched {
   void give_sign_of_life() {
     const auto now = Deadline::Clock::now();
     if (now < next_sign_) return;
-    next_sign_ = now + std::min<std::chrono::nanoseconds>(plan_.silence_limit / 4, std::chrono::seconds{1});
+    next_sign_ = now + detail::sign_interval(plan_.silence_limit);
     for (auto& agent : agents_) {
       if (!agent) continue;
       try {

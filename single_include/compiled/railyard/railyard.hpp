@@ -15772,6 +15772,18 @@ void note_options(std::string_view part, const NamedValues& state, NamedValues& 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/gather.hpp
+// Gives every rank what each of them has. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Returns what each rank gives, in the order of ranks.
+[[nodiscard]] std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/held_state.hpp
 // How a rank's part of the state lies in a snapshot, and how a later start finds it there. Train room.
 //
@@ -16935,6 +16947,18 @@ class FailureBudget {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+template <class T, class Put>
+void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
+  writer.put(static_cast<std::uint32_t>(values.size()));
+  for (const T& value : values) put(value);
+}
+
+template <class Take>
+void take_all(WireReader& reader, Take take) {
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) take();
+}
+
 void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts);
 [[nodiscard]] std::vector<Attempt> take_attempts(WireReader& reader);
 
@@ -16985,18 +17009,6 @@ struct BegunRun {
 
 inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
   writer.put_text(checkpoint.path().string());
-}
-
-template <class T, class Put>
-void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
-  writer.put(static_cast<std::uint32_t>(values.size()));
-  for (const T& value : values) put(value);
-}
-
-template <class Take>
-void take_all(WireReader& reader, Take take) {
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) take();
 }
 
 [[nodiscard]] std::string encode_result(const Result& result);
@@ -22300,13 +22312,6 @@ static_assert(Preprocessor<Tokenizer>);
 
 namespace railyard::inline v0_1 {
 
-namespace detail {
-
-// Returns what each rank gives, in the order of ranks.
-[[nodiscard]] std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine);
-
-}  // namespace detail
-
 /// Lets a preprocessor learn from a dataset of which each worker reads its part. Called by every worker; all learn the
 /// same bits, which differ between numbers of workers as roundings do. What RunConfig::data.split does not name is
 /// divided for this as well; what is undivided() otherwise, each worker reads as it has it, and all learn from all of
@@ -22895,6 +22900,9 @@ enum class Order : std::uint8_t {
   alive = 20,    ///< nothing: a sign of life
   note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
+
+/// How often a leader gives a sign of life to who may take it for lost after so long a silence.
+[[nodiscard]] std::chrono::nanoseconds sign_interval(std::chrono::nanoseconds silence_limit) noexcept;
 
 /// Names what a follower sends.
 enum class News : std::uint8_t {
@@ -23997,8 +24005,6 @@ class AgentLines {
   void lose(std::size_t at, std::string why);
 
   std::chrono::nanoseconds silence_limit_;
-  std::chrono::nanoseconds sign_interval_ =
-      std::min<std::chrono::nanoseconds>(silence_limit_ / 4, std::chrono::seconds{1});
   std::size_t chunk_bytes_;
   std::chrono::nanoseconds answer_limit_;
   Event wake_{};  // for the thread: something is to be sent
@@ -25963,6 +25969,10 @@ class Launched {
   [[nodiscard]] int slot_of(int process) const noexcept {
     return process == leading_ ? 0 : process == 0 ? leading_ : process;
   }
+  // Of one that says it is that process: 0 if there is none by that number but this one, which leads.
+  [[nodiscard]] int slot_of_other(int process) const noexcept {
+    return process >= 0 && process < num_processes() ? slot_of(process) : 0;
+  }
 
   static std::size_t index(int process) noexcept { return static_cast<std::size_t>(process); }
 
@@ -27759,6 +27769,10 @@ namespace detail {
 
 [[nodiscard]] std::string shape_of(const at::Tensor& tensor);
 
+// Where the element of that number, counted row by row over the first num_dims dimensions, is from the first one, in
+// elements, whatever the strides.
+[[nodiscard]] std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element, std::int64_t num_dims);
+
 }  // namespace detail
 
 /// Returns the dtype that collectives know a tensor's elements by.
@@ -29451,7 +29465,7 @@ class WeightWatch {
       }
       for (; at < part.end; ++at) add(0, data[at]);
     } else {
-      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at)]);
+      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at, numbers.dim())]);
     }
     const auto total = [](const std::array<double, num_lanes>& of) { return (of[0] + of[1]) + (of[2] + of[3]); };
     return {.projection = total(projections),
@@ -29460,8 +29474,6 @@ class WeightWatch {
             .count = static_cast<double>(part.end - part.begin),
             .digits = sizeof(T) == 2 ? 1.0 / 64 : 1.0};
   }
-
-  [[nodiscard]] static std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element);
 
   std::vector<std::vector<Part>> turns_{};
   std::size_t turn_ = 0;

@@ -71,6 +71,14 @@ const std::vector<std::function<ry::Dataset(std::size_t, const SharedCount&)>>& 
   return all;
 }
 
+// All that a worker gets of it through its end.
+FedSamples read_through(HostFeed& feed, const ry::Dataset& dataset) {
+  FedSamples samples;
+  ry::EpochReader reader{dataset, {.global_batch_size = 7}, through(feed)};
+  while (const auto step = reader.next()) append_fed(samples, *step);
+  return samples;
+}
+
 }  // namespace
 
 TEST_CASE("HostFeed: gives each worker all of what each gets as a whole, and each sample is read once") {
@@ -227,10 +235,7 @@ TEST_CASE("HostFeed: each worker computes by itself what only it does with what 
     const auto filtered = common.filter([rank](const ry::Sample& in) { return in.id() % 2 == rank; });
     std::vector<FedSamples> all;
     for (const ry::Dataset& dataset : {marked, filtered, common.skip(10 * rank), common.shuffle(rank)}) {
-      FedSamples samples;
-      ry::EpochReader reader{dataset, {.global_batch_size = 7}, through(feed)};
-      while (const auto step = reader.next()) append_fed(samples, *step);
-      all.push_back(samples);
+      all.push_back(read_through(feed, dataset));
       all.push_back(read_alone(dataset, {.global_batch_size = 7}));
     }
     return all;
@@ -302,12 +307,7 @@ TEST_CASE("HostFeed: what take, shuffle and mix make of what all workers have al
   const auto joined = ry::mix({one.shuffle(3).take(20), counted_stream(20, made).alike("other").skip(5)}, {1, 2});
   const auto expected = read_alone(joined, {.global_batch_size = 7});
   const std::size_t decoded = (*made).exchange(0);
-  const auto seen = on_host(2, [&](std::size_t, HostFeed& feed) {
-    FedSamples samples;
-    ry::EpochReader reader{joined, {.global_batch_size = 7}, through(feed)};
-    while (const auto step = reader.next()) append_fed(samples, *step);
-    return samples;
-  });
+  const auto seen = on_host(2, [&](std::size_t, HostFeed& feed) { return read_through(feed, joined); });
   CHECK(seen == std::vector{expected, expected});
   CHECK(*made == decoded);
 }
@@ -317,12 +317,7 @@ TEST_CASE("HostFeed: what joins datasets that all workers have alike is read onc
   const auto joined = ry::concat({counted_function(30, made).alike("one"), counted_stream(20, made).alike("other")});
   const auto expected = read_alone(joined, {.global_batch_size = 7});
   *made = 0;
-  const auto seen = on_host(2, [&](std::size_t, HostFeed& feed) {
-    FedSamples samples;
-    ry::EpochReader reader{joined, {.global_batch_size = 7}, through(feed)};
-    while (const auto step = reader.next()) append_fed(samples, *step);
-    return samples;
-  });
+  const auto seen = on_host(2, [&](std::size_t, HostFeed& feed) { return read_through(feed, joined); });
   CHECK(seen == std::vector{expected, expected});
   CHECK(*made == 50);
 }

@@ -11,14 +11,13 @@
 
 #include "unit/train/launched_processes.hpp"
 #include "unit/train/scratch.hpp"
+#include "unit/workers/support.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <new>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -27,11 +26,10 @@
 #include <utility>
 #include <vector>
 
-#include <sys/mman.h>
-
 namespace ry = railyard;
 using Catch::ContainsSubstring;
 using launched_runs::LaunchedProcesses;
+using workers_test::SharedNumber;
 
 namespace launched_loader {
 
@@ -127,22 +125,7 @@ bool is_exact(const std::string& seen, const ry::Dataset& dataset) {
   return std::all_of(expected.begin(), expected.end(), [](const auto& one) { return one.second == 0; });
 }
 
-// Counts over all processes.
-class Count {
- public:
-  Count()
-      : count_(::new (::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-                   std::atomic<std::int64_t>{0}) {}
-  Count(const Count&) = delete;
-  Count& operator=(const Count&) = delete;
-  ~Count() { ::munmap(count_, 4096); }
-  std::atomic<std::int64_t>& operator*() const { return *count_; }
-
- private:
-  std::atomic<std::int64_t>* count_;
-};
-
-ry::Dataset decoded(std::int64_t count, const Count& decodes) {
+ry::Dataset decoded(std::int64_t count, const SharedNumber& decodes) {
   return ry::Dataset::from_function({{"n", ry::Dtype::i64}}, static_cast<std::uint64_t>(count),
                                     [&decodes](std::uint64_t id, ry::SampleWriter& out) {
                                       ++*decodes;
@@ -187,7 +170,7 @@ TEST_CASE("Launched: a run goes on in the middle of an epoch with another number
 
 TEST_CASE("Launched: a cache in a file is made once for all processes of a host, and again for none of them") {
   const Scratch scratch;
-  const Count decodes;
+  const SharedNumber decodes;
   const Plan plan{.dataset = decoded(83, decodes).cache((scratch.path() / "samples.cache").string()),
                   .batch_size = 8,
                   .is_shuffled = true};
@@ -200,7 +183,7 @@ TEST_CASE("Launched: a cache in a file is made once for all processes of a host,
 
 TEST_CASE("Launched: what each worker has as a whole is decoded once per host and epoch for all processes") {
   const Scratch scratch;
-  const Count decodes;
+  const SharedNumber decodes;
   const Plan plan{.dataset = decoded(67, decodes), .batch_size = 8, .is_shuffled = true, .is_whole = true};
   const auto alone = run<ry::SharedMemory, ry::Threads>(scratch, "alone", 1, plan);
   *decodes = 0;

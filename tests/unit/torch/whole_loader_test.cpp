@@ -6,49 +6,31 @@
 #include "run.hpp"
 #include "support/catch.hpp"
 #include "unit/train/scratch.hpp"
+#include "unit/workers/support.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 namespace ry = railyard;
+using workers_test::SharedNumber;
 
 namespace {
 
-// Counts over all processes how often a sample has been decoded.
-class Decodes {
- public:
-  Decodes()
-      : count_(::new (::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-                   std::atomic<std::int64_t>{0}) {}
-  Decodes(const Decodes&) = delete;
-  Decodes& operator=(const Decodes&) = delete;
-  ~Decodes() { ::munmap(count_, 4096); }
-
-  void add() const { ++*count_; }
-  [[nodiscard]] std::int64_t take() const { return count_->exchange(0); }
-
- private:
-  std::atomic<std::int64_t>* count_;
-};
-
 constexpr std::int64_t num_decoded = 203;
 
-ry::Dataset decoded(const Decodes& decodes) {
+ry::Dataset decoded(const SharedNumber& decodes) {
   return ry::Dataset::from_function({{"x", ry::Dtype::f32}, {"y", ry::Dtype::i64}}, num_decoded,
                                     [&decodes](std::uint64_t id, ry::SampleWriter& out) {
-                                      decodes.add();
+                                      ++*decodes;
                                       out.set("x", static_cast<float>(id));
                                       out.set("y", static_cast<std::int64_t>(id));
                                     })
@@ -96,7 +78,7 @@ void on_threads_and_processes(
 }  // namespace
 
 TEST_CASE("Loader of a whole Dataset: it is decoded once per host and epoch, and each worker sees all of it") {
-  const Decodes decodes;
+  const SharedNumber decodes;
   std::vector<std::vector<std::int64_t>> alone;
   on_threads_and_processes(1, {{"valid", decoded(decodes)}}, [&](ry::Worker& worker) {
     if (alone.size() == 3) return;  // known already
@@ -105,7 +87,7 @@ TEST_CASE("Loader of a whole Dataset: it is decoded once per host and epoch, and
   });
   REQUIRE(alone.size() == 3);
   CHECK(alone[0] != alone[1]);
-  static_cast<void>(decodes.take());
+  static_cast<void>((*decodes).exchange(0));
   const auto read = [&](ry::Worker& worker) {
     auto loader = ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 10, .shuffle = true});
     for (const auto& epoch : alone) {
@@ -113,11 +95,12 @@ TEST_CASE("Loader of a whole Dataset: it is decoded once per host and epoch, and
       EXPECT(labels_of(loader) == epoch);
     }
   };
-  on_threads_and_processes(3, {{"valid", decoded(decodes)}}, read, [&] { CHECK(decodes.take() == 3 * num_decoded); });
+  on_threads_and_processes(3, {{"valid", decoded(decodes)}}, read,
+                           [&] { CHECK((*decodes).exchange(0) == 3 * num_decoded); });
 }
 
 TEST_CASE("Loader of a whole Dataset: workers meet in new loaders of it too, however many each has made") {
-  const Decodes decodes;
+  const SharedNumber decodes;
   const auto read = [](ry::Worker& worker) {
     for (int round = 0; round < 3; ++round) {
       if (worker.rank() == round) {
@@ -128,11 +111,12 @@ TEST_CASE("Loader of a whole Dataset: workers meet in new loaders of it too, how
       EXPECT(labels_of(loader).size() == num_decoded);
     }
   };
-  on_threads_and_processes(3, {{"valid", decoded(decodes)}}, read, [&] { CHECK(decodes.take() == 3 * num_decoded); });
+  on_threads_and_processes(3, {{"valid", decoded(decodes)}}, read,
+                           [&] { CHECK((*decodes).exchange(0) == 3 * num_decoded); });
 }
 
 TEST_CASE("Loader of a whole Dataset: some workers may read it alone, to the middle, or not at all") {
-  const Decodes decodes;
+  const SharedNumber decodes;
   const auto read = [](ry::Worker& worker) {
     const int rank = worker.rank();
     auto valid = ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 4});
@@ -163,7 +147,7 @@ TEST_CASE("Loader of a whole Dataset: some workers may read it alone, to the mid
 }
 
 TEST_CASE("Loader of a cached Dataset: forked workers decode it once for all epochs, and those of a later run not") {
-  const Decodes decodes;
+  const SharedNumber decodes;
   const ry::Datasets datasets{{"valid", decoded(decodes).cache()}};
   const auto read = [](ry::Worker& worker) {
     auto loader = ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 10});
@@ -172,13 +156,13 @@ TEST_CASE("Loader of a cached Dataset: forked workers decode it once for all epo
   for (const std::int64_t expected : {num_decoded, std::int64_t{0}}) {
     const ry::Result result = run_with_whole<ry::Gloo, ry::Processes>(3, datasets, read);
     CHECK(result.error() == "");
-    CHECK(decodes.take() == expected);
+    CHECK((*decodes).exchange(0) == expected);
   }
 }
 
 TEST_CASE(
     "Loader of a whole Dataset: what take() and the like make of it goes on with other workers, parts by rank do not") {
-  const Decodes decodes;
+  const SharedNumber decodes;
   const Scratch scratch;
   const auto fit = [&](const std::string& name, int num_workers, bool is_by_rank, bool fails) {
     const auto train = [=](ry::Worker& worker) {
@@ -222,7 +206,7 @@ TEST_CASE(
 
 TEST_CASE(
     "Loader of a whole Dataset: one that drives no steps goes on in what each rank has chosen by its own number") {
-  const Decodes decodes;
+  const SharedNumber decodes;
   const Scratch scratch;
   const std::int64_t of_second = GENERATE(40, 33);
   const auto train = [of_second](ry::Worker& worker) {
@@ -256,7 +240,7 @@ TEST_CASE(
 }
 
 TEST_CASE("Loader of a whole Dataset: goes on from states of older releases, which took others for a rank's own") {
-  const Decodes decodes;
+  const SharedNumber decodes;
   const ry::Datasets datasets{{"valid", decoded(decodes)}, {"few", decoded(decodes).take(40)}};
   const auto read = [](ry::Worker& worker) {
     const auto loader_of = [&worker](const ry::Dataset& dataset) {
@@ -291,7 +275,7 @@ TEST_CASE("Loader of a whole Dataset: goes on from states of older releases, whi
 }
 
 TEST_CASE("Loader of a whole Dataset: what was read with other arguments than those of late is not kept in memory") {
-  const Decodes decodes;
+  const SharedNumber decodes;
   std::size_t most = 0;
   const auto read = [&most](ry::Worker& worker) {
     auto kept = ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 10});

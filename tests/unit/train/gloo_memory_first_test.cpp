@@ -3,6 +3,7 @@
 #include "railyard/train/detail/held_state.hpp"
 
 #include "support/catch.hpp"
+#include "unit/train/copied_training.hpp"
 #include "unit/train/launched_processes.hpp"
 #include "unit/train/toy_training.hpp"
 
@@ -30,9 +31,10 @@ using namespace std::chrono_literals;
 namespace {
 
 using launched_runs::LaunchedProcesses;
+using toy::every_step;
+using toy::last_step;
+using toy::train_unevenly;
 
-constexpr std::uint64_t end_of_run = 40;
-constexpr double for_every_step = 1e12;  // percent: the time of no step is too short for a copy
 constexpr int num_values = 3000;
 
 // Numbers that all ranks have alike, like the weights of a model, or of which each rank holds its piece.
@@ -95,7 +97,7 @@ struct Parts {
 using Event = std::function<void(ry::Worker&, Parts&)>;
 
 // Trains; each rank reports in the end what it has come to, in all one number.
-void train(ry::Worker& worker, const Event& before_step, const Event& in_copy, std::uint64_t steps = end_of_run) {
+void train(ry::Worker& worker, const Event& before_step, const Event& in_copy, std::uint64_t steps = last_step) {
   Parts parts;
   for (HeldNumbers* one : {&parts.whole, &parts.cut}) {
     one->rank = worker.rank();
@@ -121,7 +123,7 @@ void train(ry::Worker& worker, const Event& before_step, const Event& in_copy, s
 const Event nothing = [](ry::Worker&, Parts&) {};
 
 // What ranks come to that nothing happens to.
-std::string unharmed_digests(int num_workers, std::uint64_t steps = end_of_run) {
+std::string unharmed_digests(int num_workers, std::uint64_t steps = last_step) {
   std::string all;
   for (int rank = 0; rank < num_workers; ++rank) {
     Parts parts;
@@ -136,7 +138,7 @@ void end_by_kill(const ry::Worker& worker, int attempt, std::uint64_t step, int 
 }
 
 ry::RunConfig config_of(int max_failures) {
-  ry::RunConfig run{.name = "run", .failure = {.max_failures = max_failures, .memory_percent = for_every_step}};
+  ry::RunConfig run{.name = "run", .failure = {.max_failures = max_failures, .memory_percent = every_step}};
   run.start_timeout = 30s;
   return run;
 }
@@ -159,23 +161,6 @@ std::string fit(const Scratch& scratch, int num_workers, const ry::RunConfig& ru
   return story_of(run_in<ry::Gloo, ry::Launched>(
       scratch, num_workers, [&](ry::Worker& worker) { train(worker, before_step, in_copy); }, run));
 }
-
-// Is on one rank more than any memory has, and counts how often it is copied.
-struct UnevenHosts {
-  bool is_huge = false;
-  std::int64_t* num_copies = nullptr;
-
-  [[nodiscard]] ry::State state() const {
-    const std::int64_t count = is_huge ? std::int64_t{1} << 50U : 1;
-    ry::StateTensor tensor{.name = "rows", .dtype = ry::Dtype::f64, .shape = {count}};
-    tensor.read = [copies = num_copies](std::int64_t, std::int64_t, std::byte*) { ++*copies; };
-    ry::State state;
-    state.tensors.push_back(std::move(tensor));
-    state.is_own = true;
-    return state;
-  }
-  void load_state(const ry::State&) {}
-};
 
 // Ends the worker by force after some time.
 struct Killer {
@@ -286,19 +271,9 @@ TEST_CASE("Memory first, Launched: what should be alike on all ranks is rank 0's
 
 TEST_CASE("Memory first, Launched: no host makes copies where those of one would not leave enough memory") {
   const Scratch scratch;
-  const auto train_it = [](ry::Worker& worker) {
-    std::int64_t num_copies = 0;
-    UnevenHosts part{.is_huge = worker.rank() == 3, .num_copies = &num_copies};
-    ry::TrainState state{worker, {{"part", part}}};
-    for (int step = 0; step < 10; ++step) {
-      worker.samples(1);
-      worker.end_step();
-    }
-    worker.all_reduce(ry::buffer_of_value(num_copies), ry::ReduceOp::sum);
-    worker.report({{"copies", num_copies}});
-  };
   LaunchedProcesses launched{scratch, 2, [&](int) {
-                               const auto result = run_in<ry::Gloo, ry::Launched>(scratch, 2, train_it, config_of(1));
+                               const auto result = run_in<ry::Gloo, ry::Launched>(
+                                   scratch, 2, [](ry::Worker& worker) { train_unevenly(worker, 3); }, config_of(1));
                                std::string text = fmt::format("{}{} copies", result.error(),
                                                               result.metrics().at("copies").as<std::int64_t>());
                                for (const std::string& warning : result.warnings()) {
@@ -373,7 +348,7 @@ TEST_CASE("Memory first, Launched: without a process, those that are left go on 
   const auto train_it = [&](ry::Worker& worker) {
     HeldNumbers numbers{.is_cut = is_cut, .rank = worker.rank(), .world_size = worker.world_size()};
     ry::TrainState state{worker, {{"numbers", numbers}}};
-    while (worker.steps() < end_of_run) {
+    while (worker.steps() < last_step) {
       worker.samples(1);
       worker.barrier();
       if (worker.world_size() == 3 && worker.steps() == 9) {
@@ -403,7 +378,7 @@ TEST_CASE("Memory first, Launched: without a process, those that are left go on 
   REQUIRE(launched_runs::comes(scratch.path() / "running"));
   ::kill(launched.pid(1), SIGKILL);
   toy::Weights weights{.values = std::vector<double>(num_values, 1.0)};
-  for (std::uint64_t step = 0; step < end_of_run; ++step) weights.step(step);
+  for (std::uint64_t step = 0; step < last_step; ++step) weights.step(step);
   for (const int process : {0, 2}) {
     CHECK(launched.words(process) == fmt::format("0 failed, begins at {}, sum {}", is_cut ? 5 : 9, weights.sum()));
   }

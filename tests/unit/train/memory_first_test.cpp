@@ -4,6 +4,7 @@
 
 #include "support/catch.hpp"
 #include "support/sanitizers.hpp"
+#include "unit/train/copied_training.hpp"
 #include "unit/train/toy_training.hpp"
 
 #include <algorithm>
@@ -21,9 +22,6 @@ namespace ry = railyard;
 using namespace toy;  // its names stand in nearly every line
 
 namespace {
-
-constexpr std::uint64_t last_step = 40;
-constexpr double every_step = 1e12;  // percent: the time of no step is too short for a copy
 
 // Trains without a report of its state; fail is called in every step, before it changes anything.
 template <class W, class Part, class Fail>
@@ -65,23 +63,6 @@ struct HalfWeights {
     return state;
   }
   void load_state(const ry::State& state) { all->load_state(state); }
-};
-
-// Is on one rank more than any memory has, and counts on the others how often it is copied.
-struct UnevenPart {
-  bool is_huge = false;
-  std::int64_t* num_copies = nullptr;
-
-  [[nodiscard]] ry::State state() const {
-    const std::int64_t count = is_huge ? std::int64_t{1} << 50U : 1;
-    ry::StateTensor tensor{.name = "rows", .dtype = ry::Dtype::f64, .shape = {count}};
-    tensor.read = [copies = num_copies](std::int64_t, std::int64_t, std::byte*) { ++*copies; };
-    ry::State state;
-    state.tensors.push_back(std::move(tensor));
-    state.is_own = true;
-    return state;
-  }
-  void load_state(const ry::State&) {}
 };
 
 // Holds up the first checkpoint of a run before its first byte: the writer makes run.json durable first.
@@ -214,20 +195,9 @@ TEST_CASE("Memory first: training goes on where a rank finds no memory for copie
 TEST_CASE("Memory first: no rank makes copies where those of one would not leave enough memory") {
   const Scratch scratch;
   const int rich = GENERATE(0, 1);
-  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
-      scratch, 2,
-      [rich](auto& worker) {
-        std::int64_t num_copies = 0;
-        UnevenPart part{.is_huge = worker.rank() == rich, .num_copies = &num_copies};
-        ry::TrainState state{worker, {{"part", part}}};
-        for (int step = 0; step < 10; ++step) {
-          worker.samples(1);
-          worker.end_step();
-        }
-        worker.all_reduce(ry::buffer_of_value(num_copies), ry::ReduceOp::sum);
-        worker.report({{"copies", num_copies}});
-      },
-      {.failure = {.max_failures = 1, .memory_percent = every_step}});
+  const ry::Result result =
+      run_in<ry::SharedMemory, ry::Processes>(scratch, 2, [rich](ry::Worker& worker) { train_unevenly(worker, rich); },
+                                              {.failure = {.max_failures = 1, .memory_percent = every_step}});
   INFO(result.error());
   REQUIRE(result);
   CHECK(result.metrics().at("copies").as<std::int64_t>() == 0);

@@ -113,12 +113,8 @@ inline void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t
   const std::int64_t length = std::max<std::int64_t>(tensor.size(-1), 1);
   const std::int64_t step = tensor.stride(-1) * tensor.element_size();
   for (std::int64_t at = begin; at < end;) {
-    std::int64_t row = at / length;
-    std::int64_t offset = 0;
-    for (std::int64_t dim = tensor.dim() - 1; dim-- > 0; row /= tensor.size(dim)) {
-      offset += row % tensor.size(dim) * tensor.stride(dim);
-    }
-    const std::byte* element = from + offset * tensor.element_size() + at % length * step;
+    const std::int64_t row = offset_of(tensor, at / length, tensor.dim() - 1);
+    const std::byte* element = from + row * tensor.element_size() + at % length * step;
     for (const std::int64_t stop = std::min(end, (at / length + 1) * length); at < stop; ++at) {
       std::memcpy(to, element, width);
       to += width;

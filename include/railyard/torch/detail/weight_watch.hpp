@@ -4,6 +4,7 @@
 
 #include "railyard/torch/detail/agreement.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/tensor.hpp"
 
 #include "railyard/callbacks/detail/number.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -273,7 +274,7 @@ class WeightWatch {
       }
       for (; at < part.end; ++at) add(0, data[at]);
     } else {
-      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at)]);
+      for (; at < part.end; ++at) add(0, data[offset_of(numbers, at, numbers.dim())]);
     }
     const auto total = [](const std::array<double, num_lanes>& of) { return (of[0] + of[1]) + (of[2] + of[3]); };
     return {.projection = total(projections),
@@ -281,14 +282,6 @@ class WeightWatch {
             .sum = total(sums),
             .count = static_cast<double>(part.end - part.begin),
             .digits = sizeof(T) == 2 ? 1.0 / 64 : 1.0};
-  }
-
-  [[nodiscard]] static std::int64_t offset_of(const at::Tensor& tensor, std::int64_t element) {
-    std::int64_t offset = 0;
-    for (std::int64_t dim = tensor.dim(); dim-- > 0; element /= tensor.size(dim)) {
-      offset += element % tensor.size(dim) * tensor.stride(dim);
-    }
-    return offset;
   }
 
   std::vector<std::vector<Part>> turns_{};

@@ -5,6 +5,7 @@
 // processes look after the workers, each has the snapshots of its own: what others lack goes from rank to rank.
 #pragma once
 
+#include "railyard/train/detail/gather.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -24,7 +25,6 @@
 #include <cstring>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -125,17 +125,9 @@ class HeldState {
     std::int32_t first = worker_->rank();
     while (first > 0 && link_->sees_snapshots_of(first - 1)) --first;
     worker_->all_gather(buffer_of_value(first), buffer_of(first_ranks_));
-    const auto own = encode_saved(saves_[index(worker_->rank())]);
-    std::vector<std::int64_t> sizes(saves_.size());
-    auto size = static_cast<std::int64_t>(own.size());
-    worker_->all_gather(buffer_of_value(size), buffer_of(sizes));
-    const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
-    std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-    worker_->all_gather_uneven({own.data(), own.size(), Dtype::u8}, {all.data(), all.size(), Dtype::u8, {}}, counts);
-    std::span<const std::byte> rest = all;
+    const auto all = gather_bytes(*worker_, encode_saved(saves_[index(worker_->rank())]));
     for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
-      saves_[rank] = std::get<SavedMessage>(decode_message(rest.first(counts[rank])));
-      rest = rest.subspan(counts[rank]);
+      saves_[rank] = std::get<SavedMessage>(decode_message(all[rank]));
     }
   }
 

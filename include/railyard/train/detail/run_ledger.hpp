@@ -16,20 +16,30 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+template <class T, class Put>
+void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
+  writer.put(static_cast<std::uint32_t>(values.size()));
+  for (const T& value : values) put(value);
+}
+
+template <class Take>
+void take_all(WireReader& reader, Take take) {
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) take();
+}
+
 inline void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts) {
-  writer.put(static_cast<std::uint32_t>(attempts.size()));
-  for (const Attempt& attempt : attempts) {
+  put_all(writer, attempts, [&](const Attempt& attempt) {
     writer.put_text(attempt.error);
     writer.put(static_cast<std::int32_t>(attempt.failed_rank));
     for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
     writer.put(attempt.seconds);
     writer.put(static_cast<std::int32_t>(attempt.world_size));
-  }
+  });
 }
 [[nodiscard]] inline std::vector<Attempt> take_attempts(WireReader& reader) {
   std::vector<Attempt> attempts;
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t at = 0; at < count; ++at) {
+  take_all(reader, [&] {
     Attempt attempt{.error = reader.take_text()};
     attempt.failed_rank = reader.take<std::int32_t>();
     for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
@@ -38,7 +48,7 @@ inline void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempt
     attempt.seconds = reader.take<double>();
     attempt.world_size = reader.take<std::int32_t>();
     attempts.push_back(std::move(attempt));
-  }
+  });
   return attempts;
 }
 

@@ -78,18 +78,6 @@ inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
   writer.put_text(checkpoint.path().string());
 }
 
-template <class T, class Put>
-void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
-  writer.put(static_cast<std::uint32_t>(values.size()));
-  for (const T& value : values) put(value);
-}
-
-template <class Take>
-void take_all(WireReader& reader, Take take) {
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) take();
-}
-
 [[nodiscard]] inline std::string encode_result(const Result& result) {
   WireWriter writer;
   writer.put(Told::result);

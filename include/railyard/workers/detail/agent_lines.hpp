@@ -292,7 +292,7 @@ class AgentLines {
   void move_outgoing(Line& one) const {
     if (!one.loss.empty()) return;
     if (const auto now = Clock::now(); now >= one.next_sign) {
-      one.next_sign = now + sign_interval_;
+      one.next_sign = now + sign_interval(silence_limit_);
       one.connection->post(static_cast<std::uint8_t>(Order::alive), {});
     }
     for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection->post(frame.type, {frame.payload});
@@ -368,8 +368,6 @@ class AgentLines {
   }
 
   std::chrono::nanoseconds silence_limit_;
-  std::chrono::nanoseconds sign_interval_ =
-      std::min<std::chrono::nanoseconds>(silence_limit_ / 4, std::chrono::seconds{1});
   std::size_t chunk_bytes_;
   std::chrono::nanoseconds answer_limit_;
   Event wake_{};  // for the thread: something is to be sent

@@ -8,7 +8,9 @@
 #include "railyard/core/detail/wire.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -40,6 +42,11 @@ enum class Order : std::uint8_t {
   alive = 20,    ///< nothing: a sign of life
   note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
+
+/// How often a leader gives a sign of life to who may take it for lost after so long a silence.
+[[nodiscard]] inline std::chrono::nanoseconds sign_interval(std::chrono::nanoseconds silence_limit) noexcept {
+  return std::min<std::chrono::nanoseconds>(silence_limit / 4, std::chrono::seconds{1});
+}
 
 /// Names what a follower sends.
 enum class News : std::uint8_t {
