@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Builds and runs the tests: tests/run.sh [PART...]; without a part all of them but `wheel`, which downloads a gigabyte.
+# Builds and runs the tests: tests/run.sh [PART...]; without a part those that say whether the library works on this
+# machine, with `all` everything but `wheel`, which downloads a gigabyte.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/packages.sh
 
-every_part=(unit conformance headers single_header layers format examples compile_fail consumers fast_math sanitizers
-  clang no_optional fuzz python launch chaos)
+first_parts=(unit conformance single_header layers format examples compile_fail consumers)
+more_parts=(headers fast_math sanitizers clang no_optional fuzz python launch chaos)
 if [ "${1:-}" = help ]; then
-  echo "Parts: ${every_part[*]} asan tsan wheel all"
+  echo "Without a part: ${first_parts[*]}"
+  echo "Further parts: ${more_parts[*]} asan tsan wheel; all: all of both but wheel"
   exit
 fi
 parts=("$@")
-if [ $# = 0 ] || [ "$1" = all ]; then parts=("${every_part[@]}"); fi
+if [ $# = 0 ]; then parts=("${first_parts[@]}"); fi
+if [ "${1:-}" = all ]; then parts=("${first_parts[@]}" "${more_parts[@]}"); fi
 for part in "${parts[@]}"; do
-  case " ${every_part[*]} asan tsan wheel " in
+  case " ${first_parts[*]} ${more_parts[*]} asan tsan wheel " in
     *" $part "*) ;;
-    *) echo "tests/run.sh: there is no part $part; there are: ${every_part[*]} asan tsan wheel all" >&2 && exit 2 ;;
+    *) echo "tests/run.sh: there is no part $part; bash tests/run.sh help lists them" >&2 && exit 2 ;;
   esac
 done
 
@@ -54,6 +57,7 @@ ctest --test-dir "$build" --label-regex "^($labels)\$" --no-tests=error --output
   --output-junit results.xml --parallel "$(nproc)" 2>&1 |
   tee "$log" || status=$?
 [ $status = 0 ] || python3 tests/failures.py "$build/results.xml"
+if [ $# = 0 ]; then echo "Not run: ${more_parts[*]}; bash tests/run.sh all runs them too, for an hour on two cores"; fi
 case " ${parts[*]} " in
   *" wheel "*) ;;
   *) echo "Not run: the tests with the newest LibTorch, a download of 1 GB: bash tests/run.sh wheel" ;;
