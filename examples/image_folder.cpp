@@ -98,7 +98,8 @@ int main(int argc, char** argv) try {
                                                {.num_workers = 2},
                                                {.seed = 1, .checkpoint = {.keep = 1, .score = "accuracy"}},
                                                {{"train", training_set.map(augment)}, {"test", test_set}}};
-  const ry::Result result = trainer.fit().value_or_throw();
+  const ry::Result result = trainer.fit();
+  if (!result) return result.print_error().exit_status();
   fmt::print("{} pictures of {} classes, test accuracy {:.3f}\n", *pictures.count(), classes,
              result.metrics().at("accuracy").number());
 } catch (const ry::Error& error) {

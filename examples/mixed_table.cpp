@@ -81,7 +81,8 @@ int main(int argc, char** argv) try {
                                                {.num_workers = 2},
                                                {.seed = 1, .checkpoint = {.keep = 1, .score = "auc"}},
                                                {{"train", training_set}, {"test", test_set}}};
-  const ry::Result result = trainer.fit().value_or_throw();
+  const ry::Result result = trainer.fit();
+  if (!result) return result.print_error().exit_status();
   fmt::print("{} samples, accuracy {:.2f}, AUC {:.3f}\n", *test_set.count(), result.metrics().at("accuracy").number(),
              result.metrics().at("auc").number());
 } catch (const ry::Error& error) {

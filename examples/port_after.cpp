@@ -69,5 +69,5 @@ void train(railyard::Worker& worker, const std::string& path) {
 int main(int argc, char** argv) {
   const std::string path = argc > 1 ? argv[1] : "examples/data/digits.csv";
   railyard::Trainer trainer{[&](auto& w) { train(w, path); }, {.num_workers = argc > 2 ? std::stoi(argv[2]) : 2}};
-  trainer.fit().value_or_throw();
+  return trainer.fit().print_error().exit_status();
 }

@@ -64,10 +64,7 @@ int main(int argc, char** argv) try {
       {.seed = 1, .checkpoint = {.keep = 1, .score = "accuracy"}, .failure = {.max_failures = 3}},
       {{"train", training_set}, {"test", test_set}}};
   const ry::Result result = trainer.fit();
-  if (!result) {
-    fmt::print(stderr, "{}\n", result.error());
-    return result.exit_status();
-  }
+  if (!result) return result.print_error().exit_status();
   fmt::print("trained {} workers in {:.1f} s; metrics and logs are in {}\n", result.world_size(), result.seconds(),
              result.path().string());
   fmt::print("test accuracy {:.2f}\n", result.metrics().at("accuracy").number());

@@ -77,7 +77,8 @@ int main(int argc, char** argv) try {
                                                {.num_workers = 2},
                                                {.seed = 1, .checkpoint = {.keep = 1}},
                                                {{"train", training_set.transform(preprocessing)}}};
-  const ry::Result result = trainer.fit().value_or_throw();
+  const ry::Result result = trainer.fit();
+  if (!result) return result.print_error().exit_status();
 
   const ry::Accuracy accuracy = predict(*result.checkpoint(), test_set);
   fmt::print("the checkpoint knows {} of {} digits: test accuracy {:.3f}\n", accuracy.correct(), accuracy.samples(),

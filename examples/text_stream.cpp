@@ -106,7 +106,8 @@ int main(int argc, char** argv) try {
                                                {.num_workers = 2},
                                                {.seed = 1, .checkpoint = {.keep = 1}, .failure = {.max_failures = 1}},
                                                {{"train", training_set}, {"test", windows_of(test_lines)}}};
-  const ry::Result result = trainer.fit().value_or_throw();
+  const ry::Result result = trainer.fit();
+  if (!result) return result.print_error().exit_status();
 
   const auto windows = static_cast<double>(ry::stats(training_set).samples);
   for (const ry::Metrics& epoch : result.history()) {

@@ -2,7 +2,7 @@
 // The default policies where Gloo was not asked for.
 // flags: -URAILYARD_WITH_GLOO
 // expect-first: static.assert.*the Backend of this Trainer is only declared here. For Gloo, which is the default
-// expect-first: compile with -DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<Local, Threads>
+// expect-first: link with -lgloo; without libgloo, say Trainer<SharedMemory, Processes>
 #include <railyard/railyard.hpp>
 
 namespace ry = railyard;

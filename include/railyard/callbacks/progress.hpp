@@ -115,14 +115,17 @@ class ProgressLine {
     return line;
   }
 
-  /// Returns at most `columns` characters of text, none of which moves the cursor.
+  /// Returns at most `columns` characters of text, none of which moves the cursor; they end in dots if that is not all.
   [[nodiscard]] static std::string fitted(std::string_view text, std::size_t columns) {
+    constexpr std::string_view dots = "...";
     std::string line;
     std::size_t used = 0;
+    std::size_t kept = 0;  // of the line, where the dots have room behind it
     for (const char c : text) {
       const auto byte = static_cast<unsigned char>(c);
       const bool continues = (byte & 0xC0U) == 0x80;  // of a UTF-8 character that has been counted
-      if (!continues && ++used > columns) break;
+      if (!continues && used + dots.size() <= columns) kept = line.size();
+      if (!continues && ++used > columns) return line.substr(0, kept).append(dots.substr(0, columns));
       line += byte < 0x20 || byte == 0x7F ? ' ' : c;
     }
     return line;

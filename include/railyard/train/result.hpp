@@ -12,6 +12,7 @@
 #include "railyard/data/detail/dataset_preprocessors.hpp"
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -73,7 +74,8 @@ class [[nodiscard]] Result {
   [[nodiscard]] const std::string& error() const noexcept { return fields_.error; }
   /// The first rank that failed; -1 if none did, or the run failed outside of any worker.
   [[nodiscard]] int failed_rank() const noexcept { return fields_.failed_rank; }
-  /// What main() may return: 0, 1 after a failure, 128 + signal after Ctrl-C or SIGTERM.
+  /// What main() may return: 0, 1 after a failure, 128 + signal after Ctrl-C or SIGTERM, RunConfig::preemption's status
+  /// (75) where the state is saved and the run is to be started again.
   [[nodiscard]] int exit_status() const noexcept { return fields_.exit_status; }
   /// Rank 0's last metrics; empty if it has reported none.
   [[nodiscard]] const Metrics& metrics() const noexcept {
@@ -137,7 +139,14 @@ class [[nodiscard]] Result {
   /// Whether the run had succeeded before, so that fit() has only read what it left.
   [[nodiscard]] bool is_recorded() const noexcept { return fields_.is_recorded; }
 
-  /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not.
+  /// Writes error() to standard error if the run did not succeed. Returns *this.
+  /// Example: return trainer.fit().print_error().exit_status();
+  const Result& print_error() const {
+    if (!*this) static_cast<void>(std::fprintf(stderr, "%s\n", fields_.error.c_str()));
+    return *this;
+  }
+  /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not; what main() does not catch
+  /// ends the program by SIGABRT, whatever exit_status() is.
   const Result& value_or_throw() const {
     if (!*this) throw WorkerError{fields_.failed_rank, fields_.error};
     return *this;

@@ -172,11 +172,19 @@ TEST_CASE("ProgressLine: on a terminal one line is redrawn ten times a second at
   ry::ProgressLine line{Console{terminal.writer(), terminal.writer()}};
   line.on_report(0, {{"name", "a long text \xC3\xA9\xC3\xA9\n that does not fit in"}});
   line.update(state_at(1));
-  CHECK(terminal.read() == "\rreport 0 | 2/2 workers | 1 s | name a long text \xC3\xA9\x1b[K");
+  CHECK(terminal.read() == "\rreport 0 | 2/2 workers | 1 s | name a long tex...\x1b[K");
   line.update(state_at(1.05));
   CHECK(terminal.read() == "");
   line.update(state_at(1.11));
   CHECK(terminal.read() != "");
+}
+
+TEST_CASE("ProgressLine: a number that does not fit is not cut into another one") {
+  CHECK(ry::ProgressLine::fitted("loss 0.9767", 11) == "loss 0.9767");
+  CHECK(ry::ProgressLine::fitted("loss 0.9767", 10) == "loss 0....");
+  CHECK(ry::ProgressLine::fitted("\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9", 4) == "\xC3\xA9...");
+  CHECK(ry::ProgressLine::fitted("loss", 2) == "..");
+  CHECK(ry::ProgressLine::fitted("loss", 0).empty());
 }
 
 TEST_CASE("ProgressLine: output of workers stands above the line on a terminal") {

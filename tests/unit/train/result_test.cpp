@@ -3,7 +3,32 @@
 
 #include "support/catch.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+#include <array>
+#include <string>
+
 namespace ry = railyard;
+
+namespace {
+
+// Returns what print_error() writes to standard error.
+std::string errors_of(const ry::Result& result) {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  const int kept = ::dup(2);
+  ::dup2(ends[1], 2);
+  CHECK(&result.print_error() == &result);
+  ::dup2(kept, 2);
+  ::close(kept);
+  ::close(ends[1]);
+  std::array<char, 100> text{};
+  const ssize_t size = ::read(ends[0], text.data(), text.size());
+  ::close(ends[0]);
+  return {text.data(), static_cast<std::size_t>(size)};
+}
+
+}  // namespace
 
 TEST_CASE("Result: of a run that succeeded") {
   const ry::Result result{{.history = {{{"loss", 2}}, {{"loss", 1}}}, .world_size = 2}};
@@ -13,6 +38,7 @@ TEST_CASE("Result: of a run that succeeded") {
   CHECK(&result.value_or_throw() == &result);
   CHECK(result.failed_rank() == -1);
   CHECK(result.exit_status() == 0);
+  CHECK(errors_of(result).empty());
 }
 
 TEST_CASE("Result: of a run that failed") {
@@ -26,6 +52,7 @@ TEST_CASE("Result: of a run that failed") {
     CHECK(error.rank() == 1);
     CHECK(std::string{error.what()} == "rank 1 threw: boo");
   }
+  CHECK(errors_of(result) == "rank 1 threw: boo\n");
 }
 
 TEST_CASE("Result: can be copied and moved with its metrics") {

@@ -30,10 +30,11 @@ struct OrderedPolicies {
 
 template <class B, class S>
 struct CompletePolicies {
-  static_assert(Complete<B>,
-                "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
-                "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<Local, Threads>. For any "
-                "other, include its header");
+  static_assert(
+      Complete<B>,
+      "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
+      "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<SharedMemory, Processes>. For any "
+      "other, include its header");
   static_assert(Complete<S>,
                 "the Scaling of this Trainer is only declared here: include <railyard/railyard.hpp>, or its header");
 };
