@@ -270,6 +270,22 @@ TEST_CASE("Console: a reader that is slow to take a full non-blocking pipe does 
   CHECK(Console{}.write(pipe.writer(), "again"));
 }
 
+TEST_CASE(
+    "Console: a terminal that nobody reads, as after Ctrl-S, is waited for once, and its descriptor goes on to block") {
+  const Terminal terminal{80};
+  Console console{terminal.writer(), terminal.writer()};
+  const std::string line(85, 'x');
+  int written = 0;
+  while (console.write(terminal.writer(), line)) ++written;  // a blocking write would stay here for ever
+  CHECK(written > 0);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 1000; ++i) CHECK_FALSE(console.write(terminal.writer(), line));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds{100});  // not 1 s for each
+  CHECK((::fcntl(terminal.writer(), F_GETFL) & O_NONBLOCK) == 0);
+  CHECK(terminal.read().size() >= line.size() * static_cast<std::size_t>(written));
+  CHECK(console.write(terminal.writer(), "again"));
+}
+
 TEST_CASE("Console: a blocking pipe that nobody reads is waited for once, and is used again when it is read") {
   const Pipe pipe;
   const Pipe output;

@@ -56,6 +56,21 @@ TEST_CASE("Segment: a file that is not there takes no memory") {
   CHECK(ry::detail::memory_of(ry::detail::Descriptor{}) == 0);
 }
 
+TEST_CASE("Segment: one that is larger than files may be is an error with the remedy and no signal") {
+  rlimit former{};
+  ::getrlimit(RLIMIT_FSIZE, &former);
+  const rlimit limit{.rlim_cur = 4096, .rlim_max = former.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  std::string message;
+  try {
+    static_cast<void>(ry::detail::size_memory_file({}, 8192, "a test"));
+  } catch (const ry::ConfigError& error) {
+    message = error.what();
+  }
+  ::setrlimit(RLIMIT_FSIZE, &former);
+  CHECK_THAT(message, ContainsSubstring("ftruncate()") && ContainsSubstring("ulimit -f"));
+}
+
 TEST_CASE("Segment: is left out of core dumps, each of which would hold the memory of all ranks (TRAPS 26)") {
   const ry::detail::Descriptor file = ry::detail::size_memory_file({}, 4096, "a test");
   const auto mapping = ry::detail::map_shared(file, 4096, "a test");

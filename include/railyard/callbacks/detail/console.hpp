@@ -3,7 +3,9 @@
 // run. Callbacks room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
+#include "railyard/core/detail/system.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,13 +14,16 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio_ext.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace railyard::inline v0_1 {
@@ -52,6 +57,7 @@ class Console {
   bool write(int stream, std::string_view text) {
     if (stream < 0) return false;
     State& state = states_[stream == error_ ? 1 : 0];
+    const int way = way_to(stream, state);
     const WriteSignalGuard<SIGPIPE> guard;
     if (stream == STDOUT_FILENO && ::__fpending(stdout) > 0) {  // what the program has printed before comes before
       if (!is_ready(stream, state)) return false;
@@ -60,16 +66,20 @@ class Console {
     std::string whole;
     if (state.is_torn) text = whole.append("\n").append(text);
     const std::size_t size = text.size();
-    auto give_up = Clock::now() + patience;
+    auto give_up = Clock::now() + (state.is_stalled ? Clock::duration{0} : patience);
     while (!text.empty()) {
       if (!is_ready(stream, state)) break;
-      // A pipe that poll() calls writable has room for a page; more would block.
-      const ssize_t written = ::write(stream, text.data(), std::min<std::size_t>(text.size(), 4096));
+      // Where the way to the stream is the stream itself, a write that poll() promises may block beyond a page.
+      const ssize_t written = ::write(way, text.data(), std::min<std::size_t>(text.size(), 4096));
       if (written > 0) {
         text.remove_prefix(static_cast<std::size_t>(written));
         give_up = Clock::now() + patience;
-      } else if (written == 0 || (errno != EINTR && errno != EAGAIN) || Clock::now() >= give_up) {
+      } else if (written == 0 || (errno != EINTR && errno != EAGAIN)) {
         break;
+      } else if (errno == EAGAIN) {  // poll() knows better only now and then: not at once again
+        state.is_stalled = Clock::now() >= give_up;
+        if (state.is_stalled) break;
+        ::poll(nullptr, 0, 1);
       }
     }
     if (text.size() < size) state.is_torn = !text.empty();
@@ -82,7 +92,24 @@ class Console {
   struct State {
     bool is_stalled = false;  // the last wait was in vain
     bool is_torn = false;     // the last line is there in part
+    bool is_opened = false;   // it was tried to
+    std::shared_ptr<const Descriptor> own{};
   };
+
+  // Returns a descriptor of the stream that never blocks, if there can be one: a terminal that poll() calls writable
+  // may have room for less than a line, as may a pipe that others write to, and the descriptors that others have as
+  // well must go on to block.
+  static int way_to(int stream, State& state) {
+    if (!std::exchange(state.is_opened, true)) {
+      struct stat status {};
+      if (::fstat(stream, &status) == 0 && (S_ISFIFO(status.st_mode) || is_terminal(stream))) {
+        const std::string name = compose("/proc/self/fd/{}", stream);
+        Descriptor own{::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
+        if (own.is_open()) state.own = std::make_shared<const Descriptor>(std::move(own));
+      }
+    }
+    return state.own ? state.own->get() : stream;
+  }
 
   // Returns whether a write would not block; that also holds where it would fail.
   static bool is_ready(int stream, State& state) noexcept {

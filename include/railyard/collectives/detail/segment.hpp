@@ -5,6 +5,7 @@
 #include "railyard/collectives/detail/signature.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
@@ -12,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -182,6 +184,7 @@ struct SegmentLayout {
   };
   if (!file.is_open()) file = try_memory_file();
   if (!file.is_open()) throw refuse("memfd_create()");
+  const WriteSignalGuard<SIGXFSZ> guard;
   if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throw refuse("ftruncate()");
   return file;
 }

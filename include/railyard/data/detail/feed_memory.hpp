@@ -5,6 +5,7 @@
 #include "railyard/data/shuffle.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
@@ -65,6 +66,7 @@ class FeedMemory {
   FeedMemory(std::size_t num_readers, std::size_t capacity)
       : file_(adopt(::memfd_create("railyard-feed", MFD_CLOEXEC), "memory for batches")), process_(::getpid()) {
     size_ = size_for(num_readers, capacity);
+    const WriteSignalGuard<SIGXFSZ> guard;
     if (::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0) throw_system("memory for batches", errno);
     map();
     const auto token = derive_seed(static_cast<std::uint64_t>(monotonic_ns()), static_cast<std::uint64_t>(process_));

@@ -5,6 +5,7 @@
 #include "railyard/core/block.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/detail/waiting.hpp"
 #include "railyard/core/dtype.hpp"
@@ -14,6 +15,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -44,6 +46,7 @@ class SampleShelf {
     } catch (const Error&) {
       return;
     }
+    const WriteSignalGuard<SIGXFSZ> guard;
     if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
     void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
     if (base != MAP_FAILED) header_ = ::new (base) Header;
@@ -151,6 +154,7 @@ class SampleShelf {
   }
 
   [[nodiscard]] bool write(std::span<const Block> parts) const {
+    const WriteSignalGuard<SIGXFSZ> guard;
     std::uint64_t at = header_bytes;
     const auto put = [&](const void* bytes, std::size_t size) {
       return put_bytes(bytes, size, std::exchange(at, at + size));

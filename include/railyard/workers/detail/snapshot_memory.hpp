@@ -3,12 +3,14 @@
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -59,6 +61,7 @@ class SnapshotMemory {
 
   // In pieces, so that it comes to an end although signals interrupt it.
   void grow(std::size_t from, std::size_t size_bytes) const {
+    const WriteSignalGuard<SIGXFSZ> guard;
     constexpr std::size_t most = std::size_t{16} << 20U;
     while (from < size_bytes) {
       const std::size_t piece = std::min(most, size_bytes - from);
