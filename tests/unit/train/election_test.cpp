@@ -272,7 +272,7 @@ TEST_CASE("RunLease: of many that take a run over at once, one has it") {
   for (auto& lease : leases) {
     threads.emplace_back([&] {
       try {
-        lease.emplace(scratch.path(), *former, is_silent, slow);
+        lease.emplace(scratch.path(), *former, is_silent, former->lease.generation, slow);
       } catch (const ry::Error&) {  // another was faster
       }
     });
