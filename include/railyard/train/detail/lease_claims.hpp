@@ -27,9 +27,9 @@ namespace detail {
 
 inline constexpr std::string_view claims_name = "generations";
 
-/// Has each generation of a run have one holder at most, however long anybody is held up at whatever step. A claim is an
-/// empty file named by the generation, which one process makes: a network file system lets only one as well. It stays
-/// for as long as the run's directory, for a claim that could be made again would be no one's alone.
+/// Has each generation of a run have one holder at most, however long anybody is held up at whatever step. A claim is
+/// an empty file named by the generation, which one process makes: a network file system lets only one as well. It
+/// stays for as long as the run's directory, for a claim that could be made again would be no one's alone.
 class LeaseClaims {
  public:
   explicit LeaseClaims(const std::filesystem::path& run, std::shared_ptr<Files> files = std::make_shared<Files>())
@@ -73,8 +73,8 @@ class LeaseClaims {
   std::shared_ptr<Files> files_;
 };
 
-/// Finds out whether a claim may be passed over, as whoever has made it has written nothing into the lease since: it has
-/// died in between, or is held up, and will find then that another has gone on.
+/// Finds out whether a claim may be passed over, as whoever has made it has written nothing into the lease since: it
+/// has died in between, or is held up, and will find then that another has gone on.
 class ClaimWatch {
  public:
   explicit ClaimWatch(LeaseClaims claims, const LeaseTimes& times = {}) : claims_(std::move(claims)), times_(times) {}

@@ -70,8 +70,8 @@ class RunLease {
   }
   /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
   /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
-  /// there. last_claim: what ClaimWatch says. Throws: ConfigError that names the holder if another was faster, or if the
-  /// file cannot be read or written.
+  /// there. last_claim: what ClaimWatch says. Throws: ConfigError that names the holder if another was faster, or if
+  /// the file cannot be read or written.
   RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
            const LeaseTimes& times = {}, std::shared_ptr<Files> files = std::make_shared<Files>())
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
@@ -188,7 +188,8 @@ class RunLease {
     try {
       throw_if_other(before.lease);
       write();
-      if (is_contended && files_->sync(file_.get()) != 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
+      if (is_contended && files_->sync(file_.get()) != 0)
+        refuse(compose("cannot be written: {}", explain_errno(errno)));
       if (claimed() > own_.lease.generation) throw_in_use(before, ", and another process has taken it over since");
     } catch (...) {
       claims.withdraw(own_.lease.generation);
