@@ -88,7 +88,7 @@ three_hosts_lose_a_worker() {
   wait_until 60 test -s "$run/metrics.jsonl" || true # after the first of twelve epochs
   kill -9 "$(worker_of h2 1)" || true
   end_three 0 "training on three hosts, where a worker is killed"
-  grep -q '"event": "restart".*killed by SIGKILL' "$run/events.jsonl" || fail "killing a worker amid training"
+  grep -q '"event": "restart".*killed by signal 9' "$run/events.jsonl" || fail "killing a worker amid training"
   grep -q -x -F "$1" "$log" || fail "training to the bits of: $1"
   echo "ok: a worker that is killed on one of three hosts is started again, and they train to the same"
 }
