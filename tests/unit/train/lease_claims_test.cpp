@@ -30,7 +30,7 @@ namespace {
 
 constexpr ry::detail::LeaseTimes quick{.beat = 2ms, .patience = 10ms, .lock = 20ms};
 // In which one that is quick gives many signs of life.
-constexpr ry::detail::LeaseTimes slow{.beat = 10ms, .patience = 200ms, .lock = 20ms};
+constexpr ry::detail::LeaseTimes unhurried{.beat = 10ms, .patience = 200ms, .lock = 20ms};
 
 // Has something else happen before the operation of some number, counted from 0.
 class InterruptedFiles : public ry::detail::Files {
@@ -81,23 +81,23 @@ using SharedFiles = std::shared_ptr<ry::detail::Files>;
 
 Lease start_anew(const Scratch& scratch, const SharedFiles& files) {
   try {
-    return std::make_unique<RunLease>(scratch.path(), slow, files);
+    return std::make_unique<RunLease>(scratch.path(), unhurried, files);
   } catch (const ry::Error&) {
     return {};
   }
 }
 
-Lease take_over(const Scratch& scratch, const SharedFiles& files) {
+Lease claim_run(const Scratch& scratch, const SharedFiles& files) {
   try {
     const auto from = content_of(scratch);
-    return std::make_unique<RunLease>(scratch.path(), from, true, from.lease.generation, slow, files);
+    return std::make_unique<RunLease>(scratch.path(), from, true, from.lease.generation, unhurried, files);
   } catch (const ry::Error&) {
     return {};
   }
 }
 
 // As an election does: again while it is refused, and past a claim of which nothing comes, or a lease without a sign.
-Lease take_over_in_the_end(const Scratch& scratch) {
+Lease claim_run_in_the_end(const Scratch& scratch) {
   ClaimWatch watch{LeaseClaims{scratch.path()}, quick};
   const auto deadline = ry::Deadline::after(30s);
   while (!deadline.expired()) {
@@ -121,7 +121,7 @@ int hold_up_everywhere(const Claim& claim) {
     const Scratch scratch;
     write_holder(scratch, is_left);
     Lease other;
-    const auto files = std::make_shared<InterruptedFiles>(at, [&] { other = take_over_in_the_end(scratch); });
+    const auto files = std::make_shared<InterruptedFiles>(at, [&] { other = claim_run_in_the_end(scratch); });
     const Lease late = claim(scratch, files);
     if (files->num_operations() <= at) return at;  // it was done before
     CHECK_FALSE(late);
@@ -174,7 +174,7 @@ TEST_CASE("ClaimWatch: a claim is passed over when nothing has come of it for a 
 }
 
 TEST_CASE("RunLease: of two that take a run over one has it, at whatever step the other is held up") {
-  CHECK(hold_up_everywhere(take_over) > 8);
+  CHECK(hold_up_everywhere(claim_run) > 8);
 }
 
 TEST_CASE("RunLease: a program that starts and one that takes the run over do not both have it") {
