@@ -168,6 +168,8 @@ class Election {
       if (const std::string loss = lease.keep_alive(); say_ && !loss.empty()) say_(loss);
       const Deadline end = Deadline::after(std::min(config_->silence_limit, config_->start_timeout));
       const LeaderPosting posting{.lease = lease.id(), .place = offer(lease.generation())};
+      // One that was held up until now must not write over where another listens.
+      if (const std::string taker = lease.taker(true); !taker.empty()) give_up(taker);
       if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
       while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
         if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
