@@ -56,6 +56,7 @@ end_three() {
 }
 
 run_three() {
+  local trained
   three_hosts_start || return 0
   export RAILYARD_SECRET=0123456789abcdef0123456789abcdef
   start_three "$show"
@@ -64,9 +65,32 @@ run_three() {
   start_three "$digits" "$data" 2 "$folder/runs" hosts6
   end_three 0 "training on three hosts"
   grep -q "^6 workers, weights $(weights_of 6 | cut -c1-6)" "$log" || fail "training on three hosts"
-  echo "ok: three hosts with two workers each: $(grep "^6 workers" "$log"), one host $(weights_of 6)"
+  trained=$(grep "^6 workers" "$log")
+  echo "ok: three hosts with two workers each: $trained, one host $(weights_of 6)"
+  three_hosts_lose_a_worker "$trained"
   unset RAILYARD_SECRET
   three_hosts_meet_by_launchers
+}
+
+# worker_of HOST NUMBER: prints the process that is worker NUMBER of those on a host.
+worker_of() {
+  local pid
+  for pid in $(ip netns pids "railyard-$$-$1"); do
+    if [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "railyard:$2" ]; then echo "$pid"; fi
+  done
+}
+
+# three_hosts_lose_a_worker EXPECTED: one that is killed amid training, on a host that does not lead, is started again
+# with all others, and they train to the bits of a run that nothing has happened to.
+three_hosts_lose_a_worker() {
+  local run=$folder/runs/killed6
+  start_three "$digits" "$data" 2 "$folder/runs" killed6
+  wait_until 60 test -s "$run/metrics.jsonl" || true # after the first of twelve epochs
+  kill -9 "$(worker_of h2 1)" || true
+  end_three 0 "training on three hosts, where a worker is killed"
+  grep -q '"event": "restart".*killed by signal 9' "$run/events.jsonl" || fail "killing a worker amid training"
+  grep -q -x -F "$1" "$log" || fail "training to the bits of: $1"
+  echo "ok: a worker that is killed on one of three hosts is started again, and they train to the same"
 }
 
 # What starts processes on other hosts calls this where it would call ssh. Each host has a folder of its own for what

@@ -8,6 +8,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/value.hpp"
 
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -41,8 +42,11 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
   ~ProgressLine() { erase(); }
 
-  /// How soon update() should be called again. Units: seconds.
-  [[nodiscard]] double interval() const noexcept { return kind_ == Kind::terminal ? redraw_after : plain_after; }
+  /// How soon update() should be called again.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    const std::chrono::duration<double> seconds{kind_ == Kind::terminal ? redraw_after : plain_after};
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(seconds);
+  }
 
   void on_report(std::int64_t index, Metrics metrics) {
     report_ = index;

@@ -27,6 +27,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -50,9 +51,11 @@ struct Failure {
   bool is_host = false;  ///< a process that an engine has started is gone: only the engine can start it again
 
   /// Is what workers have failed by that could not be started.
-  [[nodiscard]] static Failure of_start(const std::exception& error, std::string what) {
+  [[nodiscard]] static Failure of_start(const std::exception& error, std::string_view what) {
     const bool is_host = dynamic_cast<const HostLostError*>(&error) != nullptr;
-    return {.what = std::move(what), .kind = is_host ? Kind::final : Kind::lost, .is_host = is_host};
+    return {.what = detail::compose("{}: {}", what, error.what()),
+            .kind = is_host ? Kind::final : Kind::lost,
+            .is_host = is_host};
   }
 };
 

@@ -149,7 +149,7 @@ class Launched {
     detail::check_devices(members_);
     detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
-        plan, body_of(body), members_, *lines_, first_generation_,
+        plan, body_of(body), members_, *lines_, first_generation_++,  // another where a start was given up
         [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
   }
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -48,6 +49,7 @@ struct Others {
   ry::LostLead lost_lead() const { return {.may_go_on = true}; }
   ry::LeaderPlace offer(std::uint64_t generation) {
     if (!listens) throw ry::ConfigError{"no port is free"};
+    if (on_offer) on_offer();
     return {.process = 1, .host = "10.0.0.1", .port = 4711, .generation = generation};
   }
   bool take_place(const ry::Deadline& deadline, bool is_last) {
@@ -60,6 +62,7 @@ struct Others {
     return takes;
   }
 
+  std::function<void()> on_offer{};
   std::vector<ry::LeaderPlace> asked{};
   bool takes = true;
   bool listens = true;
@@ -233,6 +236,24 @@ TEST_CASE("Election: whoever has the lease and cannot listen leaves the run to o
   CHECK(ry::detail::LeaseFile{scratch.path() / "lease.json"}.read()->is_left);
 }
 
+TEST_CASE("Election: whoever is held up before it says where it listens does not write over where the next one does") {
+  const Scratch scratch;
+  write_lease(scratch, 7, true, true);
+  Hall hall{scratch};
+  const ry::detail::LeaderPosting next{.lease = {9, "a9"}, .place = {.process = 2, .host = "h", .port = 2}};
+  hall.others.on_offer = [&] {
+    write_lease(scratch, next.lease);
+    REQUIRE(next.write(scratch.path()).empty());
+  };
+  ry::detail::Elected elected = hall.election.hold(lost_leader, "lost");
+  REQUIRE(elected.lease);
+  CHECK_THROWS_WITH(hall.election.lead(*elected.lease),
+                    ContainsSubstring("process 12 on node7 has taken over the run"));
+  const auto posting = ry::detail::LeaderPosting::read(scratch.path());
+  REQUIRE(posting);
+  CHECK(posting->lease == next.lease);
+}
+
 TEST_CASE("Election: a signal that comes at its very end counts as well") {
   const Scratch scratch;
   Hall hall{scratch};
@@ -272,7 +293,7 @@ TEST_CASE("RunLease: of many that take a run over at once, one has it") {
   for (auto& lease : leases) {
     threads.emplace_back([&] {
       try {
-        lease.emplace(scratch.path(), *former, is_silent, slow);
+        lease.emplace(scratch.path(), *former, is_silent, former->lease.generation, slow);
       } catch (const ry::Error&) {  // another was faster
       }
     });

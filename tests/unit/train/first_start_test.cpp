@@ -19,6 +19,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace ry = railyard;
 using namespace std::chrono_literals;
@@ -144,6 +145,59 @@ TEST_CASE("FirstStart: signs of life are given while the workers are made, howev
                                 {.beat = 5ms});
   CHECK(result.error() == "");
   CHECK(has_sign);
+}
+
+TEST_CASE("FirstStart: where a host is lost while the workers are made, those that are there make fewer") {
+  const Scratch scratch;
+  std::vector<int> resizes;
+  struct Teller {
+    std::vector<int>* resizes;
+    void on_resize(const ry::Resize& resize) const { resizes->insert(resizes->end(), {resize.from, resize.to}); }
+  };
+  const ry::RunConfig config{.progress = ry::Progress::quiet, .callbacks = {Teller{&resizes}}};
+  int room = 3;
+  std::vector<int> renewed;
+  ry::detail::Supervision supervision{
+      config,
+      ry::detail::ElasticSize{{.num_workers = {2, 3}, .capacity = [&] { return room; }}},
+      {.name = "x", .path = scratch.path(), .world_size = 3},
+      ry::Deadline::Clock::now(),
+      ry::detail::RunLease{scratch.path()}};
+  const auto result = supervision.run(
+      [&](const ry::GroupPlan& plan) {
+        if (std::exchange(room, 2) == 3) throw ry::HostLostError{"process 2 is lost"};
+        return ry::Threads{}.start(plan, [](ry::WorkerLink& link) { link.post(ry::detail::encode_started("here")); });
+      },
+      [&](int num_workers) { renewed.push_back(num_workers); });
+  CHECK(result.error() == "");
+  CHECK(result.world_size() == 2);
+  CHECK(result.attempts().size() == 1);
+  CHECK(renewed == std::vector{2});
+  CHECK(resizes == std::vector{3, 2});
+}
+
+TEST_CASE("FirstStart: where a host is lost while the workers are made, and too few are left, all leave") {
+  const Scratch scratch;
+  const bool is_elastic = GENERATE(true, false);
+  int num_starts = 0;
+  const ry::RunConfig config{.failure = {.max_failures = 3}, .progress = ry::Progress::quiet, .start_timeout = 50ms};
+  ry::ScalingConfig scaling{.num_workers = 3};
+  if (is_elastic) scaling = {.num_workers = {2, 3}, .capacity = [] { return 1; }};
+  ry::detail::Supervision supervision{config,
+                                      ry::detail::ElasticSize{scaling},
+                                      {.name = "x", .path = scratch.path(), .world_size = 3},
+                                      ry::Deadline::Clock::now(),
+                                      ry::detail::RunLease{scratch.path()}};
+  const auto result = supervision.run(
+      [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
+        ++num_starts;
+        throw ry::HostLostError{"process 2 is lost"};
+      },
+      [](int) {});
+  CHECK(num_starts == 1);
+  CHECK(result.exit_status() == 75);
+  CHECK_THAT(result.error(), ContainsSubstring("process 2 is lost"));
+  if (is_elastic) CHECK_THAT(result.error(), ContainsSubstring("there is no room for the 2 workers"));
 }
 
 TEST_CASE("FirstStart: a run whose workers cannot be made tells of the checkpoint that it would have gone on from") {

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -132,6 +133,31 @@ TEST_CASE("Launched: the process that was chosen to lead is lost as well") {
         unharmed(1) + "; 3 workers to step 13, lost 3; 2 workers to step 13, lost 3; 1 workers to step 30, lost 0; " +
             "from 2 to 1");
   CHECK(chosen_leader(scratch) == 3 - second);
+}
+
+TEST_CASE("Launched: one that is lost while the process that was chosen starts the workers is not waited for") {
+  const Scratch scratch;
+  // Kills one of the others when this process begins to lead after process 0.
+  struct Killer {
+    const Scratch* scratch;
+    int process;
+    void on_start(const ry::RunInfo& /*info*/) const {
+      const int victim = process == 1 ? 2 : 1;
+      if (process != 0) ::kill(std::stoi(read_text(scratch->path() / fmt::format("pid-{}", victim))), SIGKILL);
+    }
+  };
+  LaunchedProcesses launched{scratch, 4, [&](int process) {
+                               std::ofstream{scratch.path() / fmt::format("pid-{}", process)} << ::getpid();
+                               ry::RunConfig run;
+                               run.callbacks = {Killer{&scratch, process}};
+                               return train(scratch, {2, 4}, stand_still(scratch, 4), run);
+                             }};
+  REQUIRE(comes(scratch.path() / "running"));
+  ::kill(launched.pid(0), SIGKILL);
+  const std::string words = launched.words(3);
+  const int leader = chosen_leader(scratch);
+  CHECK_THAT(words, StartsWith(unharmed(2) + "; 4 workers to step 13, lost 3; 2 workers to step 30, lost 0"));
+  CHECK(launched.words(leader == 1 ? 2 : 1) == "");
 }
 
 TEST_CASE("Launched: a process 0 that is started again comes back under the one that was chosen") {

@@ -47,7 +47,7 @@ std::string train(const Scratch& scratch, ry::WorkerCount count, const Change& c
   run.name = "run";
   run.storage_path = scratch.path();
   run.progress = ry::Progress::quiet;
-  run.callbacks = {ResizeTeller{&told}};
+  run.callbacks.emplace_back(ResizeTeller{&told});
   ry::Trainer<ry::Gloo, ry::Launched> trainer{[&](auto& worker) { toy::train(worker, change); },
                                               {.num_workers = count, .capacity_interval = std::chrono::milliseconds{1}},
                                               run};

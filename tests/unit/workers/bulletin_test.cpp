@@ -5,7 +5,14 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+#include <array>
 #include <future>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 using namespace workers_test;
 using ry::detail::FileBulletin;
@@ -134,11 +141,41 @@ TEST_CASE(
   CHECK(bulletin_in(folder).read(soon(), nullptr).port == 4001);
 }
 
+TEST_CASE("FileBulletin: a leader that is started again at once waits for the workers of the one that has died") {
+  const TemporaryFolder folder;
+  std::array<int, 2> end_of_worker{};
+  REQUIRE(::pipe2(end_of_worker.data(), O_CLOEXEC) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    FileBulletin leader = bulletin_in(folder);
+    leader.post(some_posting(4000));
+    if (::fork() == 0) {  // the worker, which has inherited the lock
+      ::close(end_of_worker[1]);
+      char nothing = 0;
+      static_cast<void>(!::read(end_of_worker[0], &nothing, 1));
+    }
+    ::_exit(0);
+  }
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  ::close(end_of_worker[0]);
+  ry::detail::Descriptor worker{end_of_worker[1]};
+  std::vector<std::string> lines;
+  const auto end_worker = [&](const std::string& line) {
+    lines.push_back(line);
+    worker = ry::detail::Descriptor{};
+  };
+  FileBulletin leader{folder.path(), "railyard-job.0", {"process 0 of 2", end_worker, 10ms}, 60s};
+  leader.post(some_posting(4001));
+  REQUIRE_FALSE(lines.empty());
+  CHECK_THAT(lines.front(), ContainsSubstring("process 0 of 2 waits for the end of another leader"));
+  CHECK(bulletin_in(folder).read(soon(), nullptr).port == 4001);
+}
+
 TEST_CASE("FileBulletin: lets no second leader of a job in while the first lives") {
   const TemporaryFolder folder;
   FileBulletin first = bulletin_in(folder);
   first.post(some_posting(4000));
-  FileBulletin second = bulletin_in(folder);
+  FileBulletin second{folder.path(), "railyard-job.0", quiet(), 20ms};
   CHECK_THROWS_WITH(second.post(some_posting(4001)),
                     ContainsSubstring("10.0.0.1:4000") && ContainsSubstring("launch.job"));
   CHECK(bulletin_in(folder).read(soon(), nullptr).port == 4000);

@@ -59,6 +59,7 @@ class LaunchedGroups {
     followers_.at(static_cast<std::size_t>(process - 1)) = ::getpid() + 1'000'000'000;  // nobody
     return status;
   }
+  [[nodiscard]] const ry::WorkerBody& body() const noexcept { return body_; }
   [[nodiscard]] pid_t pid(int process) const { return followers_.at(static_cast<std::size_t>(process - 1)); }
 
  private:
@@ -269,6 +270,28 @@ TEST_CASE("Launched: starts again with fewer workers, and without a process that
     }
   }
   CHECK_THROWS_AS(group->restart(5, ""), ry::HostLostError);
+}
+
+TEST_CASE(
+    "Launched: where a process is lost in the first start, another one with those that are left makes its workers") {
+  LaunchedGroups launch{3, 2, [](ry::WorkerLink& link) {
+                          link.post(bytes_of(std::string{link.briefing()}));
+                          while (link.briefing() == "first") std::this_thread::sleep_for(1ms);
+                        }};
+  ry::Launched leader;
+  leader.join(launch.plan(0));
+  leader.tell("begin");
+  ::kill(launch.pid(1), SIGKILL);
+  const auto start = [&](int num_workers, std::string briefing) {
+    return leader.start({.num_workers = num_workers, .briefing = std::move(briefing)}, launch.body());
+  };
+  CHECK_THROWS_AS(start(6, "first"), ry::HostLostError);
+  REQUIRE(leader.room() == 4);
+  auto group = start(4, "second");
+  const Story story = follow_to_end(*group);
+  REQUIRE(story.exits.size() == 4);
+  for (int rank = 0; rank < 4; ++rank) CHECK(story.messages.at(rank) == std::vector<std::string>{"second"});
+  CHECK(story.broken.empty());
 }
 
 TEST_CASE("Launched: processes that have no part any more end their workers, and what these say is not heard") {

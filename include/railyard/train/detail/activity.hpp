@@ -6,6 +6,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -54,6 +55,13 @@ namespace detail {
   state.epoch_size = page.epoch_size.load(std::memory_order_relaxed);
   state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
   return state;
+}
+
+/// Returns the most steps that any of them has ended; begin_step if that is more.
+[[nodiscard]] inline std::uint64_t furthest_step(const WorkerGroup& group, int num_workers, std::uint64_t begin_step) {
+  std::uint64_t furthest = begin_step;
+  for (int rank = 0; rank < num_workers; ++rank) furthest = std::max(furthest, group.page(rank).steps.load());
+  return furthest;
 }
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 #include "railyard/train/detail/elastic_size.hpp"
 #include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/json.hpp"
+#include "railyard/train/detail/lease_claims.hpp"
 #include "railyard/train/detail/lease_file.hpp"
 #include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
@@ -120,7 +121,8 @@ class Election {
         notice_(config.preemption),
         say_(std::move(say)),
         times_(times),
-        file_(run_ / "lease.json") {}
+        file_(run_ / "lease.json"),
+        claims_(LeaseClaims{run_}, times) {}
 
   /// lost: as whoever led has told of it. why: how it was found out that it is lost.
   /// Throws: HostLostError that says why the run cannot go on here.
@@ -166,6 +168,8 @@ class Election {
       if (const std::string loss = lease.keep_alive(); say_ && !loss.empty()) say_(loss);
       const Deadline end = Deadline::after(std::min(config_->silence_limit, config_->start_timeout));
       const LeaderPosting posting{.lease = lease.id(), .place = offer(lease.generation())};
+      // One that was held up until now must not write over where another listens.
+      if (const std::string taker = lease.taker(true); !taker.empty()) give_up(taker);
       if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
       while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
         if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
@@ -218,7 +222,11 @@ class Election {
 
   [[nodiscard]] std::optional<RunLease> claim(const LeaseContent& from, bool is_silent) {
     try {
-      return std::optional<RunLease>{std::in_place, run_, from, is_silent, times_};
+      if (const auto last = claims_.look(from.lease.generation)) {
+        return std::optional<RunLease>{std::in_place, run_, from, is_silent, *last, times_};
+      }
+      hindrance_ = "another process has claimed it, and has not come to lead it";
+      return std::nullopt;
     } catch (const Error& error) {  // another was faster, or the storage takes nothing
       hindrance_ = error.what();
       return std::nullopt;
@@ -258,6 +266,7 @@ class Election {
   std::function<void(const std::string&)> say_;
   LeaseTimes times_;
   LeaseFile file_;
+  ClaimWatch claims_;
   SignalWatch signals_{};
   std::string why_{};
   std::string hindrance_{};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/train/detail/json.hpp"
+#include "railyard/train/detail/lease_claims.hpp"
 #include "railyard/train/detail/run_record.hpp"
 
 #include "railyard/callbacks/detail/console.hpp"
@@ -195,9 +196,8 @@ struct RunPlace {
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
-    if (name == "logs" || name == "lease.json" || name.starts_with("leader.json") || name.starts_with("run.json.")) {
-      continue;
-    }
+    const bool is_of_start = name == "logs" || name == "lease.json" || name == claims_name;
+    if (is_of_start || name.starts_with("leader.json") || name.starts_with("run.json.")) continue;
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
@@ -362,6 +362,7 @@ class RunDirectory {
     std::filesystem::remove(path_ / "run.json", ignored);
     std::filesystem::remove(path_ / "lease.json", ignored);
     std::filesystem::remove(path_ / "leader.json", ignored);
+    std::filesystem::remove_all(path_ / claims_name, ignored);
     std::filesystem::remove(path_ / "logs", ignored);
     std::filesystem::remove(path_, ignored);
   }

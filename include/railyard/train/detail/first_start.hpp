@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/train/controller.hpp"
+#include "railyard/train/detail/elastic_size.hpp"
 #include "railyard/train/detail/failure_budget.hpp"
 #include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
@@ -38,18 +39,26 @@ class FirstStart {
   FirstStart(FailureBudget& budget, PreemptionNotice& notice, RunLog& log, std::vector<Attempt>& attempts) noexcept
       : budget_(&budget), notice_(&notice), log_(&log), attempts_(&attempts) {}
 
-  /// Calls start() until it returns a group. Returns nothing if the failures allowed are spent, or the run is asked to
-  /// end while another start is waited for: failure() says which. begin_step: where the run goes on. Throws:
-  /// ConfigError as start() does.
+  /// Calls start(num_workers) until it returns a group. Where hosts are lost meanwhile, those that are there, or come
+  /// back within `patience`, make the workers, if these are enough. Returns nothing if the failures allowed are spent,
+  /// or the run is asked to end while another start is waited for: failure() says which. begin_step: where the run goes
+  /// on. Throws: ConfigError as start() does.
   template <class StartOnce>
-  [[nodiscard]] std::unique_ptr<WorkerGroup> make(const StartOnce& start, std::uint64_t begin_step) {
+  [[nodiscard]] std::unique_ptr<WorkerGroup> make(const StartOnce& start, int num_workers, ElasticSize& size,
+                                                  std::chrono::nanoseconds patience, std::uint64_t begin_step) {
     while (!failure_) {
       try {
-        return start();
+        return start(num_workers);
       } catch (const ConfigError&) {
         throw;
       } catch (const std::exception& error) {
-        judge(Failure::of_start(error, compose("the workers could not be started: {}", error.what())), begin_step);
+        const Failure failure = Failure::of_start(error, "the workers could not be started");
+        if (const auto found = find_room(failure, size, patience)) {
+          num_workers = *found;
+        } else if (!failure_) {
+          judge(failure, begin_step);
+          if (failure.is_host && size.is_elastic()) reason_ = size.no_room();
+        }
       }
     }
     return nullptr;
@@ -84,6 +93,16 @@ class FirstStart {
       if (notice_->concerns_run(*signal)) signals.push_back(*signal);
     }
     return signals;
+  }
+
+  // After the loss of a host, with which nothing of the run was lost.
+  [[nodiscard]] std::optional<int> find_room(const Failure& failure, ElasticSize& size,
+                                             std::chrono::nanoseconds patience) {
+    if (!failure.is_host || !size.is_elastic()) return std::nullopt;
+    log_->print(failure.what);
+    return size.wait(
+        patience, [this](auto time) { return sleeps_unless([this] { return is_asked_to_end(); }, time); },
+        [this](const std::string& text) { log_->print(text); });
   }
 
   void judge(Failure failure, std::uint64_t begin_step) {

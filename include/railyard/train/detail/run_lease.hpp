@@ -5,6 +5,7 @@
 #include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/heartbeat.hpp"
 #include "railyard/train/detail/json.hpp"
+#include "railyard/train/detail/lease_claims.hpp"
 #include "railyard/train/detail/lease_file.hpp"
 #include "railyard/train/detail/run_record.hpp"
 
@@ -16,6 +17,7 @@
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -44,8 +46,9 @@ namespace detail {
 /// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
 /// them has gone, however they end. Between hosts locks may not reach, or stay behind when a host dies. So a holder
 /// touches the file again and again, and who comes from another host looks whether that goes on; the time that the file
-/// has got by it is only compared with itself, for clocks differ. Its generation grows with each holder: one that was
-/// replaced all the same, because it was suspended, finds another than its own, and commits nothing any more.
+/// has got by it is only compared with itself, for clocks differ. Its generation grows with each holder, and is claimed
+/// before it is written, so that no two have the same: one that was replaced all the same, because it was suspended,
+/// finds another than its own, and commits nothing any more.
 class RunLease {
  public:
   /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
@@ -59,16 +62,18 @@ class RunLease {
     const LeaseContent before = read_or_refuse();
     const bool may_live =
         !before.has_ended && (before.is_elsewhere(own_.boot) || (!before.is_locked && !before.has_died()));
-    const bool is_watched = !own_.is_locked || may_live;
-    if (is_watched) watch(before);
-    write_as_next(before);
-    if (is_watched) yield_to_others();
+    const std::uint64_t generation = generation_before(before);
+    const std::uint64_t last_claim = std::max(generation, claimed());
+    const bool is_contended = !own_.is_locked || may_live || last_claim > generation;
+    if (is_contended) watch(before);
+    take_after(last_claim, before, is_contended);
   }
   /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
   /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
-  /// there. Throws: ConfigError that names the holder if another was faster, or if the file cannot be read or written.
-  RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times = {},
-           std::shared_ptr<Files> files = std::make_shared<Files>())
+  /// there. last_claim: what ClaimWatch says. Throws: ConfigError that names the holder if another was faster, or if
+  /// the file cannot be read or written.
+  RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
+           const LeaseTimes& times = {}, std::shared_ptr<Files> files = std::make_shared<Files>())
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
@@ -79,9 +84,7 @@ class RunLease {
     // Then those of this host are kept out by the lock, and others still wait for a silence.
     const bool is_by_lock = !is_silent && before.is_locked && !before.has_ended && !before.is_elsewhere(own_.boot);
     if (is_by_lock && !own_.is_locked) throw_in_use(before, ", and another process takes it over");
-    write_as_next(before);
-    if (files_->sync(file_.get()) != 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
-    if (!is_by_lock) yield_to_others();
+    take_after(last_claim, before, true);
   }
   RunLease(RunLease&&) = default;
   RunLease& operator=(RunLease&&) = delete;
@@ -158,12 +161,40 @@ class RunLease {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return lease_file_.path(); }
   [[nodiscard]] std::filesystem::path run() const { return path().parent_path(); }
 
-  void write_as_next(const LeaseContent& before) {
-    own_.lease = {.generation = generation_before(before) + 1, .id = unique_name()};
+  template <class Ask>
+  [[nodiscard]] auto with_claims(const Ask& ask) const {
+    try {
+      return ask();
+    } catch (const Error& error) {
+      refuse(compose("cannot be had: {}", error.what()));
+    }
+  }
+  [[nodiscard]] std::uint64_t claimed() const {
+    return with_claims([this] { return LeaseClaims{run(), files_}.last(); });
+  }
+
+  // Whoever was held up before the claim finds another holder after it. Whoever was held up after it, for so long that
+  // it was passed over, finds the next claim after writing; what it has written then is written over by that one.
+  // is_contended: others may want it, and look from other hosts, where what is written shows once it is synchronised.
+  void take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended) {
+    own_.lease = {.generation = last_claim + 1, .id = unique_name()};
     own_.host = host_name();
     own_.since = time_text(std::time(nullptr));
     own_.pid = ::getpid();
-    write();
+    const LeaseClaims claims{run(), files_};
+    if (!with_claims([&] { return claims.make(own_.lease.generation); })) {
+      throw_in_use(before, ", and another process takes it over");
+    }
+    try {
+      throw_if_other(before.lease);
+      write();
+      if (is_contended && files_->sync(file_.get()) != 0)
+        refuse(compose("cannot be written: {}", explain_errno(errno)));
+      if (claimed() > own_.lease.generation) throw_in_use(before, ", and another process has taken it over since");
+    } catch (...) {
+      claims.withdraw(own_.lease.generation);
+      throw;
+    }
   }
 
   /// Is what was seen last of whose run it is, by whichever thread.
@@ -275,11 +306,9 @@ class RunLease {
         run().string(), holder.pid, holder.host, holder.since, Deadline::after(times_.patience).budget_text());
   }
 
-  // Of several that have watched the same holder, the last one to write has the run.
-  void yield_to_others() const {
-    std::this_thread::sleep_for(times_.beat);
+  void throw_if_other(const LeaseId& holder) const {
     const LeaseContent now = read_or_refuse();
-    if (!is_own(now)) throw_in_use(now, " and was faster to take it over");
+    if (now.lease != holder) throw_in_use(now, " and was faster to take it over");
   }
 
   [[noreturn]] void throw_in_use(const LeaseContent& holder, std::string_view sign) const {

@@ -85,9 +85,10 @@ class Supervision {
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
     if (leadership_.inherited) take_over(*leadership_.inherited, begin_step_, briefing_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
-    if (!failure_before_start_) start_group(start);
+    const int former = leadership_.inherited ? leadership_.inherited->ledger.world_size : info_.world_size;
+    if (!failure_before_start_) start_group(start, renew);
     if (group_) {
-      if (leadership_.inherited) tell_of_resize(leadership_.inherited->ledger.world_size);
+      tell_of_resize(former);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
@@ -113,17 +114,19 @@ class Supervision {
     notice_.pause();
   }
 
-  void start_group(const Start& start) {
-    controller_.begin(Clock::now());
-    leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
+  void start_group(const Start& start, const Renew& renew) {
     FirstStart first{budget_, notice_, log_, attempts_};
-    const GroupPlan plan{.num_workers = info_.world_size,
-                         .silence_limit = config_.silence_limit,
-                         .briefing = encode_briefing(briefing_),
-                         .most_workers = size_.count().max(),
-                         .on_fork = [this](bool begins) { begins ? rest() : look_out(); }};
+    const auto start_once = [&](int num_workers) {
+      if (num_workers != info_.world_size) renew(num_workers);
+      begin_workers(num_workers);
+      return start({.num_workers = num_workers,
+                    .silence_limit = config_.silence_limit,
+                    .briefing = encode_briefing(briefing_),
+                    .most_workers = size_.count().max(),
+                    .on_fork = [this](bool begins) { begins ? rest() : look_out(); }});
+    };
     try {
-      group_ = first.make([&] { return start(plan); }, begin_step_);
+      group_ = first.make(start_once, info_.world_size, size_, config_.start_timeout, begin_step_);
     } catch (const ConfigError&) {
       if (!history_.has_record()) directory_.remove();
       throw;
@@ -175,11 +178,10 @@ class Supervision {
 
   void end_attempt() {
     controller_.blame_hosts(group_->lost_hosts());
-    Attempt attempt{
-        .begin_step = begin_step_, .end_step = begin_step_, .seconds = log_.seconds(), .world_size = info_.world_size};
-    for (int rank = 0; rank < info_.world_size; ++rank) {
-      attempt.end_step = std::max(attempt.end_step, steps_of(rank));
-    }
+    Attempt attempt{.begin_step = begin_step_,
+                    .end_step = furthest_step(*group_, info_.world_size, begin_step_),
+                    .seconds = log_.seconds(),
+                    .world_size = info_.world_size};
     if (const auto& failure = controller_.failure()) {
       attempt.error = error_text(*failure);
       attempt.failed_rank = failure->rank;
@@ -329,43 +331,41 @@ class Supervision {
     static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
   }
 
-  void begin_attempt() {
-    ++briefing_.attempt;
-    is_resizing_ = false;
-    ranks_.begin_attempt(info_.world_size);
-    watch_.begin_attempt(info_.world_size);
-    history_.begin_attempt(info_.world_size);
-    checkpoints_->begin_attempt(info_.world_size, briefing_.attempt);
-    controller_ = Controller{controller_settings(config_, info_.world_size)};
+  void begin_workers(int num_workers) {
+    info_.world_size = num_workers;
+    ranks_.begin_attempt(num_workers);
+    watch_.begin_attempt(num_workers);
+    history_.begin_attempt(num_workers);
+    controller_ = Controller{controller_settings(config_, num_workers)};
     controller_.begin(Clock::now());
+    leadership_.tell({briefing_.attempt, begin_step_, num_workers, budget_.counts(), attempts_});
   }
 
   [[nodiscard]] bool start_again(const Renew& renew) {
     while (true) {
       renew(info_.world_size);
-      begin_attempt();
-      leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
+      is_resizing_ = false;
+      checkpoints_->begin_attempt(info_.world_size, ++briefing_.attempt);
+      begin_workers(info_.world_size);
       try {
         group_->restart(info_.world_size, encode_briefing(briefing_));
         return true;
       } catch (const std::exception& error) {
-        const std::string what = compose("the workers could not be started again: {}", error.what());
-        if (size_.shrink(info_.world_size) && find_room() && finds_its_place()) {
-          log_.print(what);
-          continue;
-        }
-        static_cast<void>(controller_.on_failure(Failure::of_start(error, what), Clock::now()));
-        attempts_.push_back({.error = what, .begin_step = begin_step_, .end_step = begin_step_});
+        const Failure failure = Failure::of_start(error, "the workers could not be started again");
+        // A host that is lost counts no more, or comes back.
+        const bool may_try = failure.is_host ? size_.is_elastic() : size_.shrink(info_.world_size);
+        if (may_try) log_.print(failure.what);
+        if (may_try && find_room() && finds_its_place()) continue;
+        static_cast<void>(controller_.on_failure(failure, Clock::now()));
+        attempts_.push_back({.error = failure.what, .begin_step = begin_step_, .end_step = begin_step_});
         return false;
       }
     }
   }
 
   void handle_next() {
-    const auto interval =
-        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
     const auto most = std::min<std::chrono::nanoseconds>(
-        {interval, watch_.interval(), size_.interval(), notice_.interval(), lease_.interval()});
+        {progress_.interval(), watch_.interval(), size_.interval(), notice_.interval(), lease_.interval()});
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));

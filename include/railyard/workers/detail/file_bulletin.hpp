@@ -106,11 +106,15 @@ class Bulletin {
 /// known by nobody answering there, and is replaced by the next one.
 class FileBulletin final : public Bulletin {
  public:
-  FileBulletin(std::filesystem::path folder, const std::string& name, WaitTeller teller)
-      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)) {}
+  /// time_to_go: for how long a leader of this host that may have died is waited for, see post().
+  FileBulletin(std::filesystem::path folder, const std::string& name, WaitTeller teller,
+               std::chrono::nanoseconds time_to_go = std::chrono::seconds{2})
+      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)), time_to_go_(time_to_go) {}
   ~FileBulletin() override { take_down(); }
 
-  /// Throws: ConfigError if another leader of the same job is alive on this host, or the folder cannot be trusted.
+  /// Waits for the end of a leader of the same job that has died on this host: the lock is free when the last of the
+  /// workers has gone that have inherited it. Throws: ConfigError if one is alive after that time, or the folder cannot
+  /// be trusted.
   void post(const Posting& posting) override {
     check_folder();
     if (!posted_.is_open()) check_for_second_leader();
@@ -208,13 +212,23 @@ class FileBulletin final : public Bulletin {
         ::geteuid(), folder_.string(), status.st_uid, status.st_mode & 07777U)};
   }
 
-  void check_for_second_leader() const {
-    const auto there = look_up();
-    if (!there || !there->posting || there->leader != Leader::alive) return;
+  void check_for_second_leader() {
+    const Deadline deadline = Deadline::after(time_to_go_);
+    teller_.start();
+    for (auto pause = first_pause;; pause = std::min(pause * 2, last_pause)) {
+      const auto there = look_up();
+      if (!there || !there->posting || there->leader != Leader::alive) return;
+      if (deadline.expired()) throw_second_leader(*there->posting);
+      teller_.look(compose("the end of another leader that holds {}", path_.string()), deadline);
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
+    }
+  }
+
+  [[noreturn]] void throw_second_leader(const Posting& posting) const {
     throw ConfigError{compose(
         "another leader of this job is alive on this host and listens at {}:{} (it has left {}): give each run a "
         "ScalingConfig::launch.job of its own",
-        there->posting->host, there->posting->port, path_.string())};
+        posting.host, posting.port, path_.string())};
   }
 
   void write(const Descriptor& file, std::string_view text) const {
@@ -238,6 +252,7 @@ class FileBulletin final : public Bulletin {
   std::filesystem::path folder_;
   std::filesystem::path path_;
   WaitTeller teller_;
+  std::chrono::nanoseconds time_to_go_;
   std::string boot_ = boot_id();
   Descriptor posted_{};
   pid_t poster_ = 0;
