@@ -14,6 +14,7 @@
 #include "railyard/train/detail/run_checkpoints.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_record.hpp"
+#include "railyard/train/detail/run_settings.hpp"
 #include "railyard/train/detail/supervision.hpp"
 #include "railyard/train/detail/together.hpp"
 #include "railyard/train/detail/training_function.hpp"
@@ -205,17 +206,12 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 
 /// Writes run.json. is_new: there is nothing else yet of the run, so that it need not last before the first checkpoint,
 /// which sees to that. Throws: ConfigError if the storage takes no files.
-inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
-  const auto in_seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
+inline void write_run(const RunInfo& info, const RunConfig& run, const ScalingConfig& scaling, bool is_new) {
   JsonObject object;
   object.add("name", info.name).add("backend", info.backend).add("scaling", info.scaling);
   object.add("world_size", info.world_size).add("seed", info.seed).add("started_at", time_text(std::time(nullptr)));
   object.add("railyard_version", version);
-  object.add("collective_timeout_seconds", in_seconds(run.collective_timeout));
-  object.add("setup_timeout_seconds", in_seconds(run.setup_timeout));
-  object.add("start_timeout_seconds", in_seconds(run.start_timeout));
-  object.add("stop_grace_seconds", in_seconds(run.stop_grace));
-  object.add("silence_limit_seconds", in_seconds(run.silence_limit));
+  add_settings(object, run, scaling);
   const RunDirectory directory{info.path, 0};
   if (const std::string loss = directory.write_object("run.json", object, !is_new); !loss.empty()) {
     if (is_new) directory.remove();
@@ -227,12 +223,12 @@ inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
 }
 
 /// Writes run.json anew, as the record says that it was. info: of the run that goes on. Throws: as write_run().
-inline void write_again(const RunRecord& before, RunInfo info, const RunConfig& run) {
+inline void write_again(const RunRecord& before, RunInfo info, const RunConfig& run, const ScalingConfig& scaling) {
   info.backend = before.backend;
   info.scaling = before.scaling;
   info.world_size = before.world_size;
   info.seed = before.seed.value_or(info.seed);
-  write_run(info, run, false);
+  write_run(info, run, scaling, false);
 }
 
 }  // namespace detail
@@ -395,9 +391,9 @@ class Trainer<B, S> {
     detail::RunRecord before = detail::read_earlier(place, run, info);
     const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
     if (has_other_seed) before.seed = info.seed;  // the next start needs none
-    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run);
+    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run, scaling_);
     if (before.has_succeeded) return detail::recorded_result(place, run, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run, true);
+    if (before.world_size == 0) detail::write_run(info, run, scaling_, true);
     detail::Leadership leadership{.inherited = std::move(inherited)};
     if constexpr (JoiningScaling<S>) {
       leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
