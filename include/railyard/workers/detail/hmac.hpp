@@ -19,8 +19,6 @@
 #include <span>
 #include <string_view>
 
-#include <sys/random.h>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -28,15 +26,6 @@ using ConstBytes = std::span<const std::byte>;
 using Digest = std::array<std::byte, 32>;
 
 [[nodiscard]] inline ConstBytes text_bytes(std::string_view text) noexcept { return std::as_bytes(std::span{text}); }
-
-/// Fills the bytes with what nobody can guess.
-inline void fill_random(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
-    if (got < 0 && errno != EINTR) throw_system("random bytes from the kernel", errno);
-    if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
-  }
-}
 
 /// Compares in a time that tells nothing of where they differ.
 [[nodiscard]] inline bool are_equal(ConstBytes one, ConstBytes other) noexcept {
