@@ -55,8 +55,8 @@ class Gloo {
   }
 
   /// Joins the group; the store must outlive the object. Cost: below a millisecond once all ranks have come, by TCP
-  /// some milliseconds. Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or
-  /// failed.
+  /// some milliseconds. Throws: ConfigError as check() does, where TCP is used or options name a host; CollectiveError
+  /// that names the ranks which did not come or failed.
   [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline) {
     detail::check_world(world);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Proofs of knowing a secret: HMAC-SHA256 of OpenSSL's libcrypto, random bytes, comparison in constant time. Workers
-// room.
+// Proofs of knowing a secret: HMAC-SHA256 of OpenSSL's libcrypto, comparison in constant time. Workers room.
 #pragma once
 
 #include "railyard/core/detail/system.hpp"
@@ -12,7 +11,6 @@
 #include <openssl/params.h>
 
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
