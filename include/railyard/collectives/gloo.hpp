@@ -55,16 +55,17 @@ class Gloo {
   }
 
   /// Joins the group; the store must outlive the object. Cost: below a millisecond once all ranks have come, by TCP
-  /// some milliseconds. Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or
-  /// failed.
+  /// some milliseconds. Throws: ConfigError as check() does, where TCP is used or options name a host; CollectiveError
+  /// that names the ranks which did not come or failed.
   [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline) {
     detail::check_world(world);
     const std::string host = host_of(options, world);
-    check({.host = host});
     const bool is_one_host = world.local_size == world.size;
     const bool is_automatic = options.transport == GlooTransport::automatic;
-    if (is_automatic && is_one_host) {
+    const bool may_share = is_automatic && is_one_host;
+    if (!may_share || !options.host.empty()) check({.host = host});  // TCP checks what it listens on, if it comes to it
+    if (may_share) {
       try {
         return std::unique_ptr<Gloo>{new Gloo{SharedMemory::connect({}, world, store, deadline)}};
       } catch (const ConfigError& error) {  // which all ranks get alike

@@ -42,6 +42,9 @@ class Store {
   /// Takes a file in memory that serves the same rank of a later start as well, which then finds its pages there: what
   /// it holds means nothing, and nobody else has it mapped. No descriptor if there is none, or it was taken before.
   [[nodiscard]] virtual detail::Descriptor take_memory() { return {}; }
+
+  /// Whether all who use it are threads of one process: then what one leaves for the others may be an address.
+  [[nodiscard]] virtual bool joins_threads() const noexcept { return false; }
 };
 
 }  // namespace railyard::inline v0_1

@@ -148,7 +148,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                 "and storage_path",
                 place.path.string())};
   }
-  sweep_run_directory(place.path, is_new);
+  if (!place.is_new) sweep_run_directory(place.path, is_new);
   if (is_new) return {};
   if (run.resume == Resume::never) {
     throw ConfigError{

@@ -22,7 +22,7 @@ namespace detail {
 class ThreadGroup final : public WorkerGroup {
  public:
   ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing, plan.most_workers), inbox_(memory_), body_(body) {
+      : memory_(plan.num_workers, plan.briefing, plan.most_workers, SharedBy::threads), inbox_(memory_), body_(body) {
     start_threads();
   }
 

@@ -6,6 +6,8 @@
 #include "support/repeated_memory.hpp"
 #include "support/run_ranks.hpp"
 
+#include <dlfcn.h>
+
 #include <csignal>
 #include <filesystem>
 
@@ -111,6 +113,15 @@ TEST_CASE("Gloo: a copy of Gloo inside LibTorch is refused with the order to lin
   CHECK_THROWS_WITH(ry::detail::check_gloo_file("/opt/torch/lib/libtorch_cpu.so"),
                     Catch::ContainsSubstring("-lgloo -ltorch_cpu"));
   CHECK_NOTHROW(ry::detail::check_gloo_file("/usr/lib/x86_64-linux-gnu/libgloo.so.0"));
+}
+
+TEST_CASE("library_of: names the shared library, and nothing for the program or no address") {
+  void* function = ::dlsym(RTLD_DEFAULT, "getenv");
+  REQUIRE(function != nullptr);
+  CHECK_THAT(std::string{ry::detail::library_of(function)}, Catch::ContainsSubstring("libc.so"));
+  static const int own = 0;
+  CHECK(ry::detail::library_of(&own).empty());
+  CHECK(ry::detail::library_of(nullptr).empty());
 }
 
 TEST_CASE("Gloo: an all_reduce above 4 MiB per rank is done in several segments") {

@@ -246,6 +246,18 @@ TEST_CASE("SharedMemory: more addresses than there are are refused on all ranks"
   }
 }
 
+TEMPLATE_TEST_CASE("SharedMemory: the heaps of all ranks keep an equal part of what memory is left", "", ry::Threads,
+                   ry::Processes) {
+  run_group<TestType>(3, [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    const std::size_t kept = backend->heap()->max_cached();
+    require(kept > 0 && kept <= ry::detail::physical_memory() / 2 / 3, fmt::format("a part of it, not {} bytes", kept));
+    std::vector<std::int64_t> least{static_cast<std::int64_t>(kept), -static_cast<std::int64_t>(kept)};
+    backend->all_reduce(ry::buffer_of(least), ry::ReduceOp::min, {});
+    require(least[0] == -least[1], "the same on all ranks");
+  });
+}
+
 TEST_CASE("SharedMemory: a hundred groups leave no descriptor, thread or mapping behind") {
   const auto turn = [] {
     railyard_test::run_ranks(3, [](const ry::World& world, ry::Store& store) {

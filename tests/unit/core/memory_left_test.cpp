@@ -68,6 +68,16 @@ TEST_CASE("memory_left: is what the tightest group above leaves, without what th
   CHECK(groups.left() == 0);
 }
 
+TEST_CASE("memory_left: counts what is used of a limit that is above the host's memory") {
+  const Groups groups{"0::/job\n"};
+  const std::size_t limit = 2 * ry::detail::physical_memory();
+  groups.write("job/memory.max", std::to_string(limit));
+  groups.write("job/memory.current", std::to_string(limit - 5 * mebibyte));  // as where memory was taken away since
+  CHECK(groups.left() == 5 * mebibyte);
+  groups.write("job/memory.stat", fmt::format("inactive_file {}", mebibyte));
+  CHECK(groups.left() == 6 * mebibyte);
+}
+
 TEST_CASE("memory_left: finds the limit of a container that sees its own group alone") {
   const Groups groups{"0::/system.slice/docker-0123.scope\n"};
   groups.write("memory.max", std::to_string(64 * mebibyte));
@@ -83,6 +93,8 @@ TEST_CASE("memory_left: knows control groups of version 1 as well") {
   groups.write("memory/job/memory.limit_in_bytes", std::to_string(64 * mebibyte));
   groups.write("memory/job/memory.usage_in_bytes", std::to_string(63 * mebibyte));
   groups.write("memory/job/memory.stat", fmt::format("inactive_file 5\ntotal_inactive_file {}", 2 * mebibyte));
+  CHECK(groups.left() == 3 * mebibyte);
+  groups.write("memory.max", std::to_string(mebibyte));  // of a hierarchy that has no part in memory
   CHECK(groups.left() == 3 * mebibyte);
 }
 

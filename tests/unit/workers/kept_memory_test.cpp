@@ -91,3 +91,11 @@ TEMPLATE_TEST_CASE("WorkerLink: gives memory once, and only where workers are pr
   const bool has_any = std::is_same_v<TestType, ry::Processes>;
   CHECK(found_by_ranks(*group) == std::vector<std::string>{fmt::format("{} false", has_any)});
 }
+
+TEMPLATE_TEST_CASE("WorkerLink: says of its store whether it joins threads", "", ry::Threads, ry::Processes) {
+  auto group = TestType{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
+    link.post(bytes_of(fmt::format("{}", link.store().joins_threads())));
+  });
+  const std::string answer = std::is_same_v<TestType, ry::Threads> ? "true" : "false";
+  CHECK(found_by_ranks(*group) == std::vector<std::string>{answer, answer});
+}

@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <unistd.h>
@@ -199,6 +201,32 @@ TEMPLATE_TEST_CASE("WorkerLink: knows after a restart what memory snapshots of a
   group->restart(2, "again");
   const Story story = follow_to_end(*group);
   for (const int rank : {0, 1}) CHECK(story.messages.at(rank) == std::vector<std::string>{"280000 180000 0"});
+}
+
+TEST_CASE("Threads: make memory for a snapshot when it is taken, and Processes before they fork") {
+  const auto count_files = [] {
+    std::error_code gone;
+    return std::count_if(std::filesystem::directory_iterator{"/proc/self/fd"}, {}, [&](const auto& entry) {
+      return std::filesystem::read_symlink(entry.path(), gone).string().find("railyard-snapshot") != std::string::npos;
+    });
+  };
+  const auto before = count_files();
+  const auto take_one = [](ry::WorkerLink& link) {
+    if (link.world().rank == 0) static_cast<void>(link.take_snapshot(100'000, ry::SnapshotKind::checkpoint));
+  };
+  auto threads = ry::Threads{}.start({.num_workers = 2, .briefing = "nothing"}, [&](ry::WorkerLink& link) {
+    if (link.briefing() == "one") take_one(link);
+  });
+  follow_to_end(*threads);
+  CHECK(count_files() == before);
+  threads->restart(2, "one");
+  follow_to_end(*threads);
+  CHECK(count_files() == before + 1);
+  threads.reset();
+  CHECK(count_files() == before);
+  auto processes = ry::Processes{}.start({.num_workers = 2}, [](ry::WorkerLink&) {});
+  CHECK(count_files() == before + 2 * ry::num_snapshot_slots);
+  follow_to_end(*processes);
 }
 
 TEST_CASE("Processes: core dumps of a worker hold neither pages nor snapshots of all ranks (TRAPS 26)") {

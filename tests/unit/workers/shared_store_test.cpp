@@ -50,6 +50,34 @@ TEST_CASE("SharedTable: says so when it is full, of bytes or of keys, and stays 
   CHECK_FALSE(keys.find("one more"));
 }
 
+TEST_CASE("SharedTable: is empty in new memory, and again where that was used before") {
+  const auto users = GENERATE(ry::detail::SharedBy::threads, ry::detail::SharedBy::processes);
+  GroupMemory memory{2, "before", 0, users};
+  for (int turn = 0; turn < 2; ++turn) {
+    auto table = memory.store();
+    for (int key = 0; key < 2000; ++key) {
+      REQUIRE_FALSE(table.find(fmt::to_string(key)));
+      table.set(fmt::to_string(key), "value");
+    }
+    memory.reset(2, "after");
+    CHECK(memory.briefing() == "after");
+  }
+}
+
+TEST_CASE("SharedTable: waits until something changes, for as long as it is told") {
+  GroupMemory memory{1};
+  auto table = memory.store();
+  const auto seen = table.changes();
+  table.wait(seen, std::chrono::nanoseconds{0});
+  table.wait(seen, std::chrono::milliseconds{1});
+  CHECK(table.changes() == seen);
+  std::thread setter{[&memory] { memory.store().set("key", "value"); }};
+  while (table.changes() == seen) table.wait(seen, std::chrono::seconds{30});
+  setter.join();
+  table.wait(seen, std::chrono::hours{24});  // has come before
+  CHECK(table.find("key") == "value");
+}
+
 TEST_CASE("SharedTable: stays usable when those who set values are killed at any moment") {
   GroupMemory memory{1};
   auto table = memory.store();

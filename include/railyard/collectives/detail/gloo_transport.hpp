@@ -15,7 +15,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include <dlfcn.h>
+#include <link.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -204,11 +204,30 @@ inline void check_gloo_file(std::string_view file) {
   }
 }
 
-/// Throws ConfigError if address, a function or table of Gloo's, lies in LibTorch.
-inline void check_gloo_is_own(const void* address) {
-  Dl_info info{};
-  if (address != nullptr && ::dladdr(address, &info) != 0 && info.dli_fname != nullptr) check_gloo_file(info.dli_fname);
+/// Returns the file of the shared library that address lies in; empty if it is in none, or in the program itself. Cost:
+/// about a microsecond. dladdr() takes twenty times as long, for it looks for the nearest of the library's names as
+/// well.
+[[nodiscard]] inline std::string_view library_of(const void* address) noexcept {
+  struct Search {
+    std::uintptr_t address;
+    const char* file = "";
+  } search{.address = reinterpret_cast<std::uintptr_t>(address)};
+  const auto look_at = [](dl_phdr_info* library, std::size_t /*size*/, void* data) {
+    auto& wanted = *static_cast<Search*>(data);
+    for (std::size_t at = 0; at < library->dlpi_phnum; ++at) {
+      const auto& part = library->dlpi_phdr[at];
+      if (part.p_type != PT_LOAD || wanted.address - library->dlpi_addr - part.p_vaddr >= part.p_memsz) continue;
+      if (library->dlpi_name != nullptr) wanted.file = library->dlpi_name;
+      return 1;
+    }
+    return 0;
+  };
+  ::dl_iterate_phdr(look_at, &search);
+  return search.file;
 }
+
+/// Throws ConfigError if address, a function or table of Gloo's, lies in LibTorch.
+inline void check_gloo_is_own(const void* address) { check_gloo_file(library_of(address)); }
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1

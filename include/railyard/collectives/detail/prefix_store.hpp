@@ -40,6 +40,7 @@ class PrefixStore final : public Store {
     store_->expect(whole);
   }
   [[nodiscard]] Descriptor take_memory() override { return store_->take_memory(); }
+  [[nodiscard]] bool joins_threads() const noexcept override { return store_->joins_threads(); }
   void give_up() noexcept { is_given_up_.store(true); }
 
  private:

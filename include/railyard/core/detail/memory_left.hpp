@@ -7,13 +7,16 @@
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace railyard::inline v0_1 {
 
@@ -33,21 +36,30 @@ inline constexpr MemoryFiles memory_files_v2{"memory.max", "memory.current", "in
 
 // Reads the number that a file begins with; nothing for "max", or where there is no such file.
 [[nodiscard]] inline std::optional<std::size_t> number_in(const std::filesystem::path& file) {
+  const std::string text = system_text(file.c_str());
   std::size_t number = 0;
-  return std::ifstream{file} >> number ? std::optional{number} : std::nullopt;
+  const bool is_number = std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc{};
+  return is_number ? std::optional{number} : std::nullopt;
 }
 
-// What a group's limit leaves; as much as can be where it has none, or is not to be seen.
-[[nodiscard]] inline std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files) {
+// What a group's limit leaves; as much as can be where it has none, or is not to be seen. enough: more than that need
+// not be told from it. What is used takes the kernel longer to tell than the limit, and statistics several times as
+// long; neither is asked for where nothing depends on it.
+[[nodiscard]] inline std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files,
+                                                std::size_t enough) {
+  constexpr std::size_t all = ~std::size_t{0};
   const auto limit = number_in(group / files.limit);
+  if (!limit || *limit / 4 >= physical_memory()) return all;  // no more than the host has can be used
   auto used = number_in(group / files.used);
-  if (!limit || !used) return ~std::size_t{0};
+  if (!used) return all;
+  const auto left = [&] { return *limit > *used ? *limit - *used : 0; };
+  if (left() >= enough) return left();
   std::ifstream statistics{group / "memory.stat"};
   std::string name;
   for (std::size_t value = 0; statistics >> name >> value;) {
     if (name == files.inactive || name == files.active) *used -= std::min(*used, value);
   }
-  return *limit > *used ? *limit - *used : 0;
+  return left();
 }
 
 /// Is where the kernel tells of control groups.
@@ -56,28 +68,31 @@ struct ControlGroups {
   std::filesystem::path mount = "/sys/fs/cgroup";  ///< of the hierarchies
 };
 
-// Returns the least that memory_of(group, files) says of the host's memory, and of the groups that this process is in,
-// of both versions, and all above them, whose limits count as well. Inside of a container the path may be one of the
-// host, of which only the mount itself is there.
+// Returns the least of the host's memory and of what memory_of(group, files, least so far) says of the groups that this
+// process is in, of both versions, and all above them, whose limits count as well. Inside of a container the path may
+// be one of the host, of which only the mount itself is there.
 template <class MemoryOf>
 [[nodiscard]] std::size_t least_memory(const ControlGroups& groups, const MemoryOf& memory_of) {
   std::size_t least = physical_memory();
   const auto look_at = [&](std::filesystem::path group, const std::string& path, const MemoryFiles& files) {
-    least = std::min(least, memory_of(group, files));
+    least = std::min(least, memory_of(group, files, least));
     for (const auto& part : std::filesystem::path{path}.relative_path()) {
       group /= part;
-      least = std::min(least, memory_of(group, files));
+      least = std::min(least, memory_of(group, files, least));
     }
   };
-  std::ifstream membership{groups.membership};
+  std::istringstream membership{system_text(groups.membership.c_str())};
+  bool is_v1 = false;  // memory is in one hierarchy only, and the kernel lists that of version 2 last
   for (std::string line; std::getline(membership, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string path = line.substr(second + 1);
-    if (controllers == ",,") look_at(groups.mount, path, memory_files_v2);
-    if (controllers.find(",memory,") != std::string::npos) look_at(groups.mount / "memory", path, memory_files_v1);
+    if (controllers == ",," && !is_v1) look_at(groups.mount, path, memory_files_v2);
+    if (controllers.find(",memory,") == std::string::npos) continue;
+    is_v1 = true;
+    look_at(groups.mount / "memory", path, memory_files_v1);
   }
   return least;
 }
@@ -85,7 +100,7 @@ template <class MemoryOf>
 /// Returns the bytes of memory that this process may have: the memory of the host, or what the control group of a
 /// container is given.
 [[nodiscard]] inline std::size_t memory_limit(const ControlGroups& groups = {}) {
-  return least_memory(groups, [](const std::filesystem::path& group, const MemoryFiles& files) {
+  return least_memory(groups, [](const std::filesystem::path& group, const MemoryFiles& files, std::size_t) {
     return number_in(group / files.limit).value_or(~std::size_t{0});
   });
 }

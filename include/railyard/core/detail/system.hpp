@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -21,6 +22,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -160,13 +162,32 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
 #endif
 }
 
+/// Fills the bytes with what nobody can guess.
+inline void fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (got < 0 && errno != EINTR) throw_system("random bytes from the kernel", errno);
+    if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+/// Returns what a small file of the system's says; empty if it cannot be read. Cost: a microsecond or two.
+[[nodiscard]] inline std::string system_text(const char* path) {
+  const Descriptor file{::open(path, O_RDONLY | O_CLOEXEC)};
+  std::string text;
+  char part[1024];
+  ssize_t got = 1;
+  while (file.is_open() && got > 0) {
+    got = ::read(file.get(), part, sizeof part);
+    if (got > 0) text.append(part, static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
 /// Returns what names the running kernel, until the next start of the machine: the same in all its containers. Empty if
 /// the system does not tell.
 [[nodiscard]] inline std::string boot_id() {
-  char text[64];
-  const Descriptor file{::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)};
-  const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
-  std::string id(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  std::string id = system_text("/proc/sys/kernel/random/boot_id");
   while (!id.empty() && id.back() == '\n') id.pop_back();
   return id;
 }

@@ -27,6 +27,7 @@ class ConnectingStore final : public Store {
   void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
   void expect(const std::vector<std::string>& keys) override { store_.expect(keys); }
   [[nodiscard]] Descriptor take_memory() override { return store_.take_memory(); }
+  [[nodiscard]] bool joins_threads() const noexcept override { return store_.joins_threads(); }
 
   /// Throws: CollectiveError once the group is ending.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {

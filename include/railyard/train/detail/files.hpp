@@ -26,7 +26,6 @@
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -135,8 +134,9 @@ class LineFile {
 
 /// Returns a name that no other run has: date, time and six random digits.
 [[nodiscard]] inline std::string unique_name() {
-  std::random_device random;
-  return compose("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random() & 0xFF'FFFFU);
+  std::uint32_t random = 0;
+  fill_random(std::as_writable_bytes(std::span{&random, 1}));
+  return compose("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random & 0xFF'FFFFU);
 }
 
 /// Throws: ConfigError if name cannot be the name of a run.

@@ -79,6 +79,7 @@ class LeaseFile {
     const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
     if (got < 0) return std::nullopt;
     LeaseContent content;
+    if (got == 0) return content;
     try {
       const Json json = parse_json({text, static_cast<std::size_t>(got)});
       content.lease.generation = json.at("generation").as<std::uint64_t>();

@@ -26,6 +26,9 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+// The memory of these blocks is all zero when they are made. Their large arrays are left as they are then: each page
+// that is touched costs a microsecond of the start.
+
 /// Is shared by one worker and the supervisor.
 struct alignas(64) RankBlock {
   WorkerPage page{};
@@ -34,9 +37,9 @@ struct alignas(64) RankBlock {
   std::atomic<std::uint32_t> life{0};           ///< a futex, which the kernel marks when the worker dies: see DeathMark
   std::atomic<std::uint32_t> stacks_wanted{0};  ///< counts how often the worker was asked for its stack
   std::atomic<std::uint32_t> stacks_told{0};    ///< a futex: which of these questions it has answered
-  std::uint32_t stack_size = 0;
-  char stack[8192] = {};
   RingState ring{};
+  std::uint32_t stack_size = 0;
+  char stack[8192];
 
   [[nodiscard]] static bool is_death(std::uint32_t life) noexcept { return (life & FUTEX_OWNER_DIED) != 0; }
 };
@@ -56,22 +59,31 @@ struct GroupBlock {
   std::atomic<bool> closed{false};  ///< nobody reads messages any more
   int num_workers = 0;
   std::uint32_t reason_size = 0;
-  char reason[4096] = {};
   std::uint32_t briefing_size = 0;
-  char briefing[max_briefing_bytes] = {};
-  StoreBlock store{};
+  char briefing[max_briefing_bytes];
+  char reason[4096];
+  StoreBlock store;
 };
+
+/// Says who uses the memory of a group: what processes are to have in common must be there before they are.
+enum class SharedBy { threads, processes };
 
 /// Owns the mapping. Its pages cost nothing until they are touched; it is made before any fork, so that every process
 /// has it at the same address, and it disappears with the last of them.
 class GroupMemory {
  public:
   /// most_workers: how many there may be after a restart, if those are more.
-  explicit GroupMemory(int num_workers, std::string_view briefing = {}, int most_workers = 0)
-      : capacity_(std::max(num_workers, most_workers)) {
+  explicit GroupMemory(int num_workers, std::string_view briefing = {}, int most_workers = 0,
+                       SharedBy users = SharedBy::processes)
+      : users_(users),
+        capacity_(std::max(num_workers, most_workers)),
+        snapshots_(static_cast<std::size_t>(capacity_) * num_snapshot_slots) {
     check(briefing);
-    for (int at = 0; at < capacity_ * num_snapshot_slots; ++at) snapshots_.emplace_back();
-    base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (auto& snapshot : snapshots_) {
+      if (users == SharedBy::processes) snapshot.make_file();
+    }
+    const int kind = users == SharedBy::threads ? MAP_PRIVATE : MAP_SHARED;  // private pages cost half as much
+    base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) {
       throw_system(compose("start: mapping {} bytes that {} workers share", size(), capacity_), errno);
     }
@@ -87,7 +99,8 @@ class GroupMemory {
   /// made for. Nobody else may be using the memory, but for those who give snapshots back.
   void reset(int num_workers, std::string_view briefing) {
     check(briefing);
-    if (::madvise(base_, owners_offset(0), MADV_REMOVE) != 0) std::memset(base_, 0, owners_offset(0));
+    const int advice = users_ == SharedBy::threads ? MADV_DONTNEED : MADV_REMOVE;
+    if (::madvise(base_, owners_offset(0), advice) != 0) std::memset(base_, 0, owners_offset(0));
     for (int at = 0; at < capacity_; ++at) {
       for (auto& owner : owners(at).slots) {
         std::uint32_t of_dead = SnapshotOwners::worker;
@@ -97,6 +110,7 @@ class GroupMemory {
     begin(num_workers, briefing);
   }
 
+  [[nodiscard]] SharedBy users() const noexcept { return users_; }
   [[nodiscard]] int num_workers() const noexcept { return group().num_workers; }
   /// The most that there can be.
   [[nodiscard]] int capacity() const noexcept { return capacity_; }
@@ -207,9 +221,10 @@ class GroupMemory {
     return static_cast<std::byte*>(base_) + offset;
   }
 
+  SharedBy users_;
   int capacity_;
   void* base_ = nullptr;
-  std::vector<SnapshotMemory> snapshots_{};
+  std::vector<SnapshotMemory> snapshots_;
 };
 
 }  // namespace detail

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Proofs of knowing a secret: HMAC-SHA256 of OpenSSL's libcrypto, random bytes, comparison in constant time. Workers
-// room.
+// Proofs of knowing a secret: HMAC-SHA256 of OpenSSL's libcrypto, comparison in constant time. Workers room.
 #pragma once
 
 #include "railyard/core/detail/system.hpp"
@@ -12,14 +11,11 @@
 #include <openssl/params.h>
 
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
 #include <span>
 #include <string_view>
-
-#include <sys/random.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -28,15 +24,6 @@ using ConstBytes = std::span<const std::byte>;
 using Digest = std::array<std::byte, 32>;
 
 [[nodiscard]] inline ConstBytes text_bytes(std::string_view text) noexcept { return std::as_bytes(std::span{text}); }
-
-/// Fills the bytes with what nobody can guess.
-inline void fill_random(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
-    if (got < 0 && errno != EINTR) throw_system("random bytes from the kernel", errno);
-    if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
-  }
-}
 
 /// Compares in a time that tells nothing of where they differ.
 [[nodiscard]] inline bool are_equal(ConstBytes one, ConstBytes other) noexcept {

@@ -2,18 +2,23 @@
 // A table of small values in shared memory that needs no lock, so that nobody can die while holding it. Workers room.
 #pragma once
 
+#include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/store.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include <sched.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -24,9 +29,9 @@ struct StoreBlock {
   static constexpr std::size_t num_slots = 1U << 14U;
   static constexpr std::size_t num_bytes = 16U << 20U;
 
-  std::atomic<std::uint32_t> changes{0};  ///< a futex: moves with every new value
-  std::atomic<std::uint64_t> used{64};    ///< bytes given out so far; offset 0 means an empty slot
-  std::array<std::atomic<std::uint32_t>, num_slots> slots{};
+  std::atomic<std::uint32_t> changes{0};       ///< a futex: moves with every new value
+  std::atomic<std::uint64_t> used{64};         ///< bytes given out so far; offset 0 means an empty slot
+  std::array<std::uint32_t, num_slots> slots;  ///< atomic; not set to zero once more, for its pages cost time
 };
 
 [[noreturn]] inline void throw_key_taken(std::string_view key) {
@@ -74,12 +79,19 @@ class SharedTable {
 
   /// Returns the count of changes to hand to wait(); read it before looking for what may be missing.
   [[nodiscard]] std::uint32_t changes() const noexcept { return block_->changes.load(); }
+  /// Waits for a change since then. What comes at once is not slept for: to be woken up takes as long.
   void wait(std::uint32_t changes_seen, std::chrono::nanoseconds at_most) const noexcept {
-    futex_wait(block_->changes, changes_seen, at_most);
+    const auto end_of_looks = Deadline::Clock::now() + std::min<std::chrono::nanoseconds>(at_most, look_time);
+    while (changes() == changes_seen) {
+      if (Deadline::Clock::now() >= end_of_looks) return futex_wait(block_->changes, changes_seen, at_most);
+      ::sched_yield();
+    }
   }
   void wake_all() noexcept { nudge(block_->changes); }
 
  private:
+  static constexpr std::chrono::microseconds look_time{50};
+
   struct Header {
     std::uint32_t key_size = 0;
     std::uint32_t value_size = 0;
@@ -107,8 +119,8 @@ class SharedTable {
     return static_cast<std::uint32_t>(offset);
   }
 
-  [[nodiscard]] std::atomic<std::uint32_t>& slot_at(std::size_t slot) const noexcept {
-    return block_->slots[slot % StoreBlock::num_slots];
+  [[nodiscard]] std::atomic_ref<std::uint32_t> slot_at(std::size_t slot) const noexcept {
+    return std::atomic_ref{block_->slots[slot % StoreBlock::num_slots]};
   }
   [[nodiscard]] Header header_at(std::uint32_t offset) const noexcept {
     Header header;

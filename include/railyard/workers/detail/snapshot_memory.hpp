@@ -9,11 +9,11 @@
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <span>
-#include <utility>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -22,20 +22,25 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Owns an anonymous file and this process's mapping of it. Made before any fork, so that every process has the file;
-/// what a process maps is its own affair.
+/// Owns an anonymous file and this process's mapping of it. What a process maps is its own affair.
 class SnapshotMemory {
  public:
-  SnapshotMemory() : file_(adopt(::memfd_create("railyard-snapshot", MFD_CLOEXEC), "start: memory for snapshots")) {}
-  SnapshotMemory(SnapshotMemory&& other) noexcept
-      : file_(std::move(other.file_)), mapped_(std::exchange(other.mapped_, {})) {}
-  SnapshotMemory& operator=(SnapshotMemory&&) = delete;
+  SnapshotMemory() = default;
+  SnapshotMemory(const SnapshotMemory&) = delete;
+  SnapshotMemory& operator=(const SnapshotMemory&) = delete;
   ~SnapshotMemory() { unmap(); }
 
-  /// How much there is of it.
+  /// Makes the file, which the first map() does otherwise: before any fork, so that every process has it.
+  void make_file() {
+    file_ = adopt(::memfd_create("railyard-snapshot", MFD_CLOEXEC), "memory for snapshots");
+    number_of_file_.store(file_.get());
+  }
+
+  /// How much there is of it. May be called while another thread maps it.
   [[nodiscard]] std::size_t size() const noexcept {
     struct stat file {};
-    return ::fstat(file_.get(), &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
+    const int number = number_of_file_.load();
+    return number >= 0 && ::fstat(number, &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
   }
 
   /// Returns the first size_bytes of it, which grows if need be and never shrinks: it is to be warm the next time.
@@ -48,6 +53,7 @@ class SnapshotMemory {
 
  private:
   void map_anew(std::size_t size_bytes) {
+    if (!file_.is_open()) make_file();
     const std::size_t former = size();
     // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
     grow(former, size_bytes);
@@ -88,6 +94,7 @@ class SnapshotMemory {
   }
 
   Descriptor file_;
+  std::atomic<int> number_of_file_{-1};
   std::span<std::byte> mapped_{};
 };
 

@@ -83,6 +83,8 @@ class WorkerStore final : public Store {
     return is_file_taken_.exchange(true) ? Descriptor{} : std::move(kept_file_);
   }
 
+  [[nodiscard]] bool joins_threads() const noexcept override { return memory_->users() == SharedBy::threads; }
+
  private:
   GroupMemory* memory_;
   SharedTable table_;
