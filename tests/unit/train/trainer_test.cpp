@@ -63,14 +63,12 @@ TEST_CASE("fit: runs the function on every worker and hands back rank 0's metric
 
 TEST_CASE("fit: run.json tells the settings that the run was started with") {
   const Scratch scratch;
-  using namespace std::chrono_literals;
   ry::Trainer<ry::Local, ry::Threads> trainer{[](ry::Worker&) {},
                                               {.num_workers = {1, 2}, .capacity = [] { return 2; }},
                                               {.storage_path = scratch.path(),
                                                .seed = 7,
                                                .checkpoint = {.keep = 2, .score = "loss", .interval = 90s},
                                                .failure = {.max_failures = 3, .memory_percent = 0.5},
-                                               .data = {.split = {"train", "test"}},
                                                .progress = ry::Progress::quiet,
                                                .step_timeout = 1500ms}};
   const ry::Result result = trainer.fit();
@@ -79,7 +77,7 @@ TEST_CASE("fit: run.json tells the settings that the run was started with") {
   for (const char* setting :
        {"\"seed\": 7", "\"min_workers\": 1", "\"max_workers\": 2", "\"checkpoint_keep\": 2",
         "\"checkpoint_score\": \"loss\"", "\"checkpoint_interval_seconds\": 90", "\"max_failures\": 3",
-        "\"memory_percent\": 0.5", "\"data_split\": \"train, test\"", "\"step_timeout_seconds\": 1.5"}) {
+        "\"memory_percent\": 0.5", "\"data_split\": \"all\"", "\"step_timeout_seconds\": 1.5"}) {
     CHECK_THAT(text, ContainsSubstring(setting));
   }
 }
