@@ -141,7 +141,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   }
   const bool is_new = place.is_new || !remains.empty() || is_barely_begun(place.path);
   if (is_new && run.resume == Resume::required) {
-    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    if (place.is_new) remove_run_directory(place.path);
     throw ConfigError{
         compose("RunConfig::resume is Resume::required, but there is no run in {}: check RunConfig::name "
                 "and storage_path",
@@ -216,9 +216,8 @@ inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
   object.add("start_timeout_seconds", in_seconds(run.start_timeout));
   object.add("stop_grace_seconds", in_seconds(run.stop_grace));
   object.add("silence_limit_seconds", in_seconds(run.silence_limit));
-  const RunDirectory directory{info.path, 0};
-  if (const std::string loss = directory.write_object("run.json", object, !is_new); !loss.empty()) {
-    if (is_new) directory.remove();
+  if (const std::string loss = write_object(info.path / "run.json", object, !is_new); !loss.empty()) {
+    if (is_new) remove_run_directory(info.path);
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
                 "folder that you can write to and that has room",

@@ -96,36 +96,37 @@ struct LeftCheckpoints {
     fields.is_state_saved = is_state_saved;
   }
 
-  /// Looks them up.
-  void look_up(const CheckpointFolder& folder, const Retention& retention, RunLog& log) {
+  /// Looks them up. problems gets what is wrong with them.
+  void look_up(const CheckpointFolder& folder, const Retention& retention, std::vector<std::string>& problems) {
     std::string where = "the beginning";
     try {
       newest = newest_of(folder);
       if (newest) where = compose("{} (step {})", newest->path().string(), newest->manifest().step);
-      std::vector<std::string> problems;
-      best = folder.best(retention, problems);
-      for (const std::string& problem : problems) log.warn(problem + "; it is left out of the best checkpoints");
+      std::vector<std::string> damages;
+      best = folder.best(retention, damages);
+      for (const std::string& damage : damages) problems.push_back(damage + "; it is left out of the best checkpoints");
     } catch (const Error& error) {
       if (!newest) where = "the newest checkpoint that can be read then";
-      log.warn(error.what());
+      problems.emplace_back(error.what());
     }
     if (is_state_saved) return;
-    log.warn(compose(
+    problems.push_back(compose(
         "what the run was to save last is not saved: make room, and a run of the same name goes on from {}", where));
   }
 };
 
-/// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
+/// Owns the writer, and holds the newest copy of the state in memory. The lease and the directory must outlive it.
 class RunCheckpoints {
  public:
-  RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
+  RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, RunDirectory& directory,
+                 WorkerGroup& group)
       : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"seed", std::to_string(info.seed)}},
         run_(info.path),
         generation_(lease.generation()),
         group_(&group),
         book_(info.world_size),
         copies_(info.world_size),
-        writer_(info.path, folder_of(info, lease), retention_of(config), group) {}
+        writer_(info.path, folder_of(info, lease), retention_of(config), group, [&directory] { directory.await(); }) {}
 
   /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk, and a copy that is
   /// whole is held until the next one is. metrics: what rank 0 has reported last, if it is the rank.
@@ -171,19 +172,14 @@ class RunCheckpoints {
       written_ = std::max(written_, place);
       if (outcome.manifest.attempt == attempt_) ++num_of_attempt_;  // not one that was still being written
       warn_of_score(outcome.manifest.metrics, log);
-      if (++num_written_ > 1) continue;
-      if (const std::string text = doubt(); !text.empty()) log.warn(text);
+      ++num_written_;
+      if (outcome.doubt.empty()) continue;
+      log.warn(compose("checkpoints in {} may not last: {}", run_.string(), outcome.doubt));
     }
   }
   /// How many have been written by this program; in the attempt under way.
   [[nodiscard]] int num_written() const noexcept { return num_written_; }
   [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
-
-  /// Says why checkpoints may not last where they are; empty if no reason is known.
-  [[nodiscard]] std::string doubt() const {
-    const auto doubt = CheckpointFolder{run_ / "checkpoints"}.doubt();
-    return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
-  }
 
   /// Forgets what only some ranks have saved; when all have ended.
   void end_attempt() {
@@ -249,12 +245,16 @@ class RunCheckpoints {
 
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
-  /// What is left of them at the end.
-  [[nodiscard]] LeftCheckpoints left(RunLog& log) {
-    LeftCheckpoints left{.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
-    left.look_up(writer_.folder(), writer_.retention(), log);
-    sweep(log);
+  /// What is left of them at the end. problems gets what is wrong.
+  [[nodiscard]] LeftCheckpoints left(std::vector<std::string>& problems) {
+    LeftCheckpoints left = not_looked_up();
+    left.look_up(writer_.folder(), writer_.retention(), problems);
+    sweep(problems);
     return left;
+  }
+  /// The same, where storage is not to be asked.
+  [[nodiscard]] LeftCheckpoints not_looked_up() const {
+    return {.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
   }
 
  private:
@@ -283,11 +283,11 @@ class RunCheckpoints {
 
   // What could not be removed when a checkpoint was given up, because a process that was lost still held it, can be
   // now.
-  void sweep(RunLog& log) {
+  void sweep(std::vector<std::string>& problems) {
     try {
-      for (const std::string& text : writer_.folder().sweep()) log.warn(text);
+      for (std::string& text : writer_.folder().sweep()) problems.push_back(std::move(text));
     } catch (const Error& error) {
-      log.warn(error.what());
+      problems.emplace_back(error.what());
     }
   }
 
