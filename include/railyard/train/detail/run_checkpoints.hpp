@@ -5,6 +5,8 @@
 #include "railyard/train/controller.hpp"
 #include "railyard/train/detail/accepted_changes.hpp"
 #include "railyard/train/detail/checkpoint_writer.hpp"
+#include "railyard/train/detail/patience.hpp"
+#include "railyard/train/detail/run_directory.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_log.hpp"
 #include "railyard/train/detail/save_book.hpp"
@@ -12,6 +14,7 @@
 
 #include "railyard/checkpoint/checkpoint_folder.hpp"
 #include "railyard/core/callback.hpp"
+#include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
@@ -21,6 +24,7 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -141,20 +145,16 @@ class RunCheckpoints {
     }
   }
 
-  /// Says that a rank, which has ended so many steps, has gone by one that another rank has saved; nothing otherwise.
-  [[nodiscard]] std::optional<Failure> part_failure(int rank, std::uint64_t steps) const {
-    const int other = book_.waits_for(rank, steps);
-    if (other < 0) return std::nullopt;
-    return Failure{.rank = rank,
-                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
-                                   "none does",
-                                   other),
-                   .kind = Failure::Kind::final};
+  /// Says that a rank, which ends no more steps, has gone by one that another rank has saved; nothing otherwise.
+  [[nodiscard]] std::optional<Failure> part_failure(int rank) const {
+    return part_failure(rank, std::numeric_limits<std::uint64_t>::max());
   }
-  /// See SaveBook.
+  /// The same of a rank that goes on, and would keep the others waiting for ever. What it has posted may still be on
+  /// its way, so it is said once that has been so for a while. steps(rank): that a rank has ended.
   template <class Steps>
-  [[nodiscard]] int late_rank(const Steps& steps) const {
-    return book_.late_rank(steps);
+  [[nodiscard]] std::optional<Failure> late_part_failure(const Steps& steps, Deadline::Clock::time_point now) {
+    const int found = book_.late_rank(steps);
+    return patience_.is_over(found, now) ? part_failure(found, steps(found)) : std::nullopt;
   }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
@@ -258,6 +258,17 @@ class RunCheckpoints {
   }
 
  private:
+  // Of a rank that has ended so many steps.
+  [[nodiscard]] std::optional<Failure> part_failure(int rank, std::uint64_t steps) const {
+    const int other = book_.waits_for(rank, steps);
+    if (other < 0) return std::nullopt;
+    return Failure{.rank = rank,
+                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
+                                   "none does",
+                                   other),
+                   .kind = Failure::Kind::final};
+  }
+
   [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves) {
     return std::any_of(saves.begin(), saves.end(), [](const SavedMessage& save) {
       return std::any_of(save.files.begin(), save.files.end(),
@@ -376,6 +387,7 @@ class RunCheckpoints {
   bool has_missed_score_ = false;
   SaveBook book_;
   SaveBook copies_;
+  Patience patience_{};                    // with a rank that seems to have no part in a checkpoint
   std::vector<SavedMessage> held_{};       // the newest copy that is whole, by rank
   std::vector<SavedMessage> submitted_{};  // what the writer was given last, by rank
   Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written

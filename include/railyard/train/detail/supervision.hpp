@@ -10,7 +10,6 @@
 #include "railyard/train/detail/farewell.hpp"
 #include "railyard/train/detail/first_start.hpp"
 #include "railyard/train/detail/inheritance.hpp"
-#include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
 #include "railyard/train/detail/rank_watch.hpp"
 #include "railyard/train/detail/result_file.hpp"
@@ -39,7 +38,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -397,7 +395,7 @@ class Supervision {
       if (auto* save = std::get_if<SavedMessage>(&message)) {
         checkpoints_->add(event.rank, std::move(*save), history_.newest(), point_.attempt());
         for (int rank = 0; rank < info_.world_size; ++rank) {
-          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
+          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank);
         }
       }
       if (std::holds_alternative<LeftMessage>(message)) ranks_.note_left();
@@ -415,7 +413,7 @@ class Supervision {
   }
   void handle(ExitEvent& event) {
     if (event.exit.is_consequence) watch_.note_activity(*group_);
-    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank, all_steps);
+    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
@@ -480,17 +478,12 @@ class Supervision {
     tell_reports(false);
   }
 
-  static constexpr std::uint64_t all_steps = std::numeric_limits<std::uint64_t>::max();
-
-  // A rank that has gone by a step which others have saved would keep them waiting for ever. What it has posted may
-  // still be on its way, so this is looked at for a while.
   void look_for_part_checkpoint() {
-    const int found = checkpoints_->late_rank([this](int rank) { return steps_of(rank); });
-    if (patience_.is_over(found, Clock::now())) refuse_part_checkpoint(found, steps_of(found));
+    const auto failure = checkpoints_->late_part_failure([this](int rank) { return steps_of(rank); }, Clock::now());
+    if (failure) fail(*failure);
   }
-
-  void refuse_part_checkpoint(int rank, std::uint64_t steps) {
-    if (auto failure = checkpoints_->part_failure(rank, steps)) fail(*failure);
+  void refuse_part_checkpoint(int rank) {
+    if (const auto failure = checkpoints_->part_failure(rank)) fail(*failure);
   }
 
   void tell_reports(bool is_end) {
@@ -580,7 +573,6 @@ class Supervision {
   std::uint64_t failed_step_ = 0;  // at which the last attempt failed
   Farewell farewell_{};
   bool has_left_in_order_ = false;
-  Patience patience_{};  // with a rank that seems to have no part in a checkpoint
   std::vector<Attempt> attempts_{};
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
