@@ -383,7 +383,9 @@ class Supervision {
     // Workers that are about to be started again have nothing left to do.
     const bool will_restart =
         orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows(*controller_.failure());
-    if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
+    if (!orders.kill && !(will_restart && group_->can_kill())) return;
+    if (!group_->can_kill()) directory_.settle(Deadline::after(std::chrono::milliseconds{200}));  // the program ends
+    group_->kill();
   }
   void fail(const Failure& failure) { carry_out(controller_.on_failure(failure, Clock::now())); }
 
