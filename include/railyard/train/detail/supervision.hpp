@@ -85,8 +85,7 @@ class Supervision {
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
     look_out();
-    if (history_.has_record())
-      point_.find(info_.path, lease_, config_, log_);  // a new run has no checkpoints to look for
+    if (history_.has_record()) point_.find(info_.path, lease_, config_, log_);  // a new run has no checkpoints
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
     if (leadership_.inherited) take_over(*leadership_.inherited, point_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
@@ -129,7 +128,7 @@ class Supervision {
                          .on_fork = [this](bool begins) { begins ? rest() : look_out(); }};
     try {
       const auto start_once = [&] {
-        tell_others();
+        tell_next_leader();
         return start(plan);
       };
       group_ = first.make(start_once, point_.step());
@@ -301,9 +300,9 @@ class Supervision {
 
   void note_lost_steps() { attempts_.back().lost_steps = attempts_.back().end_step - point_.step(); }
 
-  // Returns false if the run was interrupted meanwhile.
+  // Returns false if the run was interrupted meanwhile, or while storage was waited for.
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
-    if (wait_.sleep(*group_, delay)) return true;
+    if (wait_.signal() == 0 && wait_.sleep(*group_, delay)) return true;
     interrupt_between_attempts();
     return false;
   }
@@ -328,7 +327,7 @@ class Supervision {
   }
 
   // Before each start of the workers: who leads next has to know of it.
-  void tell_others() const {
+  void tell_next_leader() const {
     leadership_.tell({point_.attempt(), point_.step(), info_.world_size, budget_.counts(), attempts_});
   }
 
@@ -336,7 +335,7 @@ class Supervision {
     while (true) {
       renew(info_.world_size);
       begin_attempt();
-      tell_others();
+      tell_next_leader();
       try {
         group_->restart(info_.world_size, point_.encode());
         return true;
