@@ -32,7 +32,8 @@ struct FileImage {
   /// Writes the file's bytes to memory of `size` bytes. To be called only while what the states were taken from is as
   /// it was.
   std::function<void(std::byte* to)> fill{};
-  bool is_own = false;  ///< only this rank needs it
+  bool is_own = false;   ///< only this rank needs it
+  bool is_part = false;  ///< it has this rank's part of what all need
 };
 
 /// Is the state of a part of the training, by the name of the part.
@@ -188,6 +189,7 @@ template <class Wanted>
     images.push_back(detail::states_image(detail::state_name_of(rank), parts, true, is_of_rank));
     images.back().is_own =
         std::none_of(parts.begin(), parts.end(), [](auto& part) { return detail::has_pieces(part.state); });
+    images.back().is_part = !images.back().is_own;
   }
   for (const auto& [name, state] : parts) {
     const bool is_own = state.is_own;
@@ -195,7 +197,9 @@ template <class Wanted>
     if (has_common) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
     const std::size_t num_common = images.size();
     detail::add_tensors(images, detail::tensors_name(name, rank), state, std::not_fn(is_whole));
-    if (images.size() > num_common) images.back().is_own = is_own;
+    if (images.size() == num_common) continue;
+    images.back().is_own = is_own;
+    images.back().is_part = !is_own;
   }
   return images;
 }

@@ -403,6 +403,7 @@ class TrainState {
     const std::uint64_t size = detail::place_files(save, images);
     if (may_lack_room && part_bytes_ == 0) {
       part_bytes_ = agreed_size(size);
+      other_bytes_ = bytes_of_other_parts(images);
       agree_on_room();
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
@@ -437,21 +438,47 @@ class TrainState {
     return static_cast<std::uint64_t>(largest);
   }
 
+  // Whether one process looks after all workers.
+  [[nodiscard]] bool sees_all() const {
+    return worker_->link().sees_snapshots_of(0) && worker_->link().sees_snapshots_of(worker_->world_size() - 1);
+  }
+
+  // How much a restart takes of what ranks of other processes have, for this one.
+  [[nodiscard]] std::uint64_t bytes_of_other_parts(const std::vector<FileImage>& images) {
+    if (sees_all()) return 0;
+    std::int64_t own = 0;
+    for (const FileImage& image : images) own += image.is_part ? static_cast<std::int64_t>(image.size) : 0;
+    std::vector<std::int64_t> all(static_cast<std::size_t>(worker_->world_size()));
+    worker_->do_all_gather(buffer_of_value(own), buffer_of(all));
+    std::uint64_t bytes = 0;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      if (worker_->link().sees_snapshots_of(rank)) continue;
+      bytes += static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank)]);
+    }
+    return bytes;
+  }
+
   // Why copies would not leave enough memory of this host for all else; empty if they do. Where other processes of the
-  // host look after workers as well, they are taken to have as much memory for copies as this one has.
+  // host look after workers as well, they are taken to need as much, and to have as much, as this one. What a restart
+  // receives takes the place of a copy, which has to be larger then.
   [[nodiscard]] std::string lack_of_room() const {
-    int num_own = 0;
+    std::uint64_t num_own = 0;
     for (int rank = 0; rank < worker_->world_size(); ++rank) num_own += worker_->link().sees_snapshots_of(rank) ? 1 : 0;
-    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
-    const auto num_local = static_cast<std::size_t>(worker_->local_world_size());
-    return detail::lack_of_room(part_bytes_, worker_->local_world_size(),
-                                there * num_local / static_cast<std::size_t>(num_own), worker_->context().has_restarts,
-                                detail::memory_free());
+    const std::uint64_t larger = std::max(other_bytes_, part_bytes_);
+    const std::uint64_t received = larger - part_bytes_;
+    const std::uint64_t for_copies = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
+    const std::uint64_t for_received =
+        std::min(received, worker_->link().snapshot_memory(SnapshotKind::memory, larger) - for_copies);
+    const auto num_local = static_cast<std::uint64_t>(worker_->local_world_size());
+    return detail::lack_of_room({.copies = part_bytes_ * num_snapshots * num_local,
+                                 .received = received * num_local / num_own,
+                                 .there = (for_copies + for_received) * num_local / num_own},
+                                worker_->local_world_size(), worker_->context().has_restarts, detail::memory_free());
   }
 
   // Before the first copy, where several processes look after the workers: rank 0 knows only of its own host.
   void agree_on_room() {
-    if (worker_->link().sees_snapshots_of(0) && worker_->link().sees_snapshots_of(worker_->world_size() - 1)) return;
+    if (sees_all()) return;
     const std::string lack = lack_of_room();
     std::int32_t lacks_anywhere = lack.empty() ? 0 : 1;
     worker_->do_all_reduce(buffer_of_value(lacks_anywhere), ReduceOp::max);
@@ -517,6 +544,7 @@ class TrainState {
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
   bool has_lacked_room_ = false;
   std::uint64_t part_bytes_ = 0;     // of a copy of a rank's part, the largest
+  std::uint64_t other_bytes_ = 0;    // that a restart receives of other processes
   std::uint64_t checked_bytes_ = 0;  // for which there was room
   detail::SnapshotPace pace_;
 };

@@ -142,7 +142,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   }
   const bool is_new = place.is_new || !remains.empty() || is_barely_begun(place.path);
   if (is_new && run.resume == Resume::required) {
-    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    if (place.is_new) remove_run_directory(place.path);
     throw ConfigError{
         compose("RunConfig::resume is Resume::required, but there is no run in {}: check RunConfig::name "
                 "and storage_path",
@@ -212,9 +212,8 @@ inline void write_run(const RunInfo& info, const RunConfig& run, const ScalingCo
   object.add("world_size", info.world_size).add("seed", info.seed).add("started_at", time_text(std::time(nullptr)));
   object.add("railyard_version", version);
   add_settings(object, run, scaling);
-  const RunDirectory directory{info.path, 0};
-  if (const std::string loss = directory.write_object("run.json", object, !is_new); !loss.empty()) {
-    if (is_new) directory.remove();
+  if (const std::string loss = write_object(info.path / "run.json", object, !is_new); !loss.empty()) {
+    if (is_new) remove_run_directory(info.path);
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
                 "folder that you can write to and that has room",

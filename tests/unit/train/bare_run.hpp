@@ -14,7 +14,7 @@ struct BareRun {
       : lease{made(path)},
         directory{path, world_size},
         info{.path = path, .world_size = world_size},
-        checkpoints{info, {}, lease, group} {
+        checkpoints{info, {}, lease, directory, group} {
     std::ofstream{path / "run.json"} << "{}";
   }
 

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <thread>
 
 #include <fcntl.h>
@@ -27,6 +28,45 @@ class HangingFiles : public railyard::detail::Files {
 
  private:
   std::atomic<bool> hangs_{false};
+};
+
+/// Lets who does something that asks a server wait, from some moment on until another.
+class StalledFiles : public railyard::detail::Files {
+ public:
+  void stall() { stalls_ = true; }
+  void let_go() { stalls_ = false; }
+  [[nodiscard]] int num_waiting() const { return num_waiting_; }
+  int open(const Path& path, int flags) override {
+    wait();
+    return Files::open(path, flags);
+  }
+  int open_directory(const Path& path) override {
+    wait();
+    return Files::open_directory(path);
+  }
+  ssize_t write(int fd, const std::byte* from, std::size_t size) override {
+    wait();
+    return Files::write(fd, from, size);
+  }
+  ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) override {
+    wait();
+    return Files::write_at(fd, from, size, at);
+  }
+  int sync(int fd) override {
+    wait();
+    return Files::sync(fd);
+  }
+
+ private:
+  void wait() {
+    if (!stalls_) return;
+    ++num_waiting_;
+    while (stalls_) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    --num_waiting_;
+  }
+
+  std::atomic<bool> stalls_{false};
+  std::atomic<int> num_waiting_{0};
 };
 
 using workers_test::SharedNumber;

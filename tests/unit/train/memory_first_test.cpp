@@ -489,14 +489,19 @@ TEST_CASE("SnapshotPace: where no failure is survived, copies are rare, and a ch
 TEST_CASE("lack_of_room: says what copies need, what there is and what to do") {
   using ry::detail::lack_of_room;
   constexpr std::size_t mebibyte = std::size_t{1} << 20U;
-  CHECK(lack_of_room(mebibyte, 2, 0, true, 4 * mebibyte).empty());
-  CHECK(lack_of_room(mebibyte, 2, 0, false, 8 * mebibyte).empty());
-  CHECK(lack_of_room(mebibyte, 2, 4 * mebibyte, true, 0).empty());  // after a restart all are there
-  CHECK(lack_of_room(mebibyte, 2, 9 * mebibyte, true, 0).empty());
-  CHECK_THAT(lack_of_room(mebibyte, 2, mebibyte, true, 3 * mebibyte - 1),
+  CHECK(lack_of_room({.copies = 4 * mebibyte}, 2, true, 4 * mebibyte).empty());
+  CHECK(lack_of_room({.copies = 4 * mebibyte}, 2, false, 8 * mebibyte).empty());
+  CHECK(lack_of_room({.copies = 4 * mebibyte, .there = 4 * mebibyte}, 2, true, 0).empty());  // after a restart
+  CHECK(lack_of_room({.copies = 4 * mebibyte, .there = 9 * mebibyte}, 2, true, 0).empty());
+  CHECK_THAT(lack_of_room({.copies = 4 * mebibyte, .there = mebibyte}, 2, true, 3 * mebibyte - 1),
              ContainsSubstring("3 MiB of them are to come"));
-  CHECK_THAT(lack_of_room(mebibyte, 2, 0, true, 4 * mebibyte - 1), ContainsSubstring("2 workers") &&
-                                                                       ContainsSubstring("keep 4 MiB") &&
-                                                                       ContainsSubstring("memory_percent = 0"));
-  CHECK_THAT(lack_of_room(mebibyte, 2, 0, false, 7 * mebibyte), ContainsSubstring("7 MiB of memory are free, half of"));
+  CHECK_THAT(lack_of_room({.copies = 4 * mebibyte}, 2, true, 4 * mebibyte - 1),
+             ContainsSubstring("2 workers") && ContainsSubstring("keep 4 MiB of copies, 4 MiB") &&
+                 ContainsSubstring("memory_percent = 0"));
+  CHECK_THAT(lack_of_room({.copies = 4 * mebibyte}, 2, false, 7 * mebibyte),
+             ContainsSubstring("7 MiB of memory are free, half of"));
+  const ry::detail::CopyMemory on_several_hosts{.copies = 4 * mebibyte, .received = 3 * mebibyte};
+  CHECK(lack_of_room(on_several_hosts, 2, true, 7 * mebibyte).empty());
+  CHECK_THAT(lack_of_room(on_several_hosts, 2, true, 7 * mebibyte - 1),
+             ContainsSubstring("keep 7 MiB of copies, 3 MiB of what other hosts have at a restart included, 7 MiB"));
 }

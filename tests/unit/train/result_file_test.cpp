@@ -50,7 +50,7 @@ TEST_CASE("write_result: a signal that comes meanwhile ends the program when the
     // What is written goes through a pipe, so that writing it takes until it is read.
     const auto half_written = scratch.path() / ("result.json." + std::to_string(::getpid()));
     if (::mkfifo(half_written.c_str(), 0600) != 0) ::_exit(2);
-    const ry::detail::RunDirectory directory{scratch.path(), 1};
+    ry::detail::RunDirectory directory{scratch.path(), 1};
     static_cast<void>(ry::detail::write_result(directory, {}));
     ::_exit(1);
   }

@@ -72,7 +72,10 @@ TEST_CASE("RunCheckpoints: what cannot be read when it is written is given back 
   REQUIRE(run.log.all_warnings().size() == 1);
   CHECK_THAT(run.log.all_warnings().front(), ContainsSubstring("step 4 could not be written: a snapshot does not fit"));
   CHECK_THAT(run.log.all_warnings().front(), !ContainsSubstring("training goes on"));
-  CHECK(run.checkpoints.left(run.log).num_failed == 1);
+  std::vector<std::string> problems;
+  CHECK(run.checkpoints.left(problems).num_failed == 1);
+  REQUIRE(problems.size() == 1);
+  CHECK_THAT(problems[0], ContainsSubstring("what the run was to save last is not saved"));
 }
 
 TEST_CASE("RunCheckpoints: one that is still being written when the next attempt begins is no progress of that") {
@@ -103,7 +106,8 @@ TEST_CASE("RunCheckpoints: the newest of a run is one that is whole, also if thi
   std::ofstream{paths.back() / "state.json"} << "damaged!";
   PoorGroup group;
   BareRun run{scratch.path(), 1, group};
-  const auto left = run.checkpoints.left(run.log);
+  std::vector<std::string> problems;
+  const auto left = run.checkpoints.left(problems);
   REQUIRE(left.newest);
   CHECK(left.newest->path() == paths.front());
 }
@@ -123,7 +127,9 @@ TEST_CASE("RunCheckpoints: what a lost process has left of a checkpoint is gone 
     run.checkpoints.add(0, save_of(0, false), {}, 0);
     REQUIRE(run.checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
     write_late();
-    CHECK(run.checkpoints.left(run.log).newest);
+    std::vector<std::string> problems;
+    CHECK(run.checkpoints.left(problems).newest);
+    CHECK(problems.empty());
     CHECK_FALSE(std::filesystem::exists(lost));
     CHECK(run.log.all_warnings().empty());
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What power cuts leave of a run's files beside its checkpoints.
 #include "railyard/train/detail/checkpoint_writer.hpp"
-#include "railyard/train/detail/files.hpp"
+#include "railyard/train/detail/run_directory.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_record.hpp"
 
@@ -25,12 +25,15 @@ namespace {
 class Program {
  public:
   Program(const std::filesystem::path& run, const std::shared_ptr<rt::RecordingFiles>& files)
-      : lease_(run, {}, files), directory_(run, 1, files), writer_(run, folder_of(run, files), {}, group_, files) {}
+      : lease_(run, {}, files),
+        directory_(run, 1, files),
+        writer_(
+            run, folder_of(run, files), {}, group_, [this] { directory_.await(); }, files) {}
 
   [[nodiscard]] ry::detail::RunDirectory& directory() { return directory_; }
   void report(std::int64_t number) {
     const auto line = ry::detail::JsonObject{}.add("report", number).add("seconds", 0.5).add("loss", number);
-    REQUIRE(directory_.append_metrics(line.text()).empty());
+    directory_.append_metrics(number, line.text());
   }
   void save(std::int64_t report) {
     writer_.submit({.manifest = {.world_size = 1, .step = static_cast<std::uint64_t>(report + 1), .report = report},
@@ -88,22 +91,23 @@ TEST_CASE(
   std::filesystem::create_directories(run / "logs");
   const rt::Tree before = rt::tree_of(scratch.path());
   const auto files = std::make_shared<rt::RecordingFiles>(scratch.path());
-  std::uint64_t size = 0;
   {
     Program first{run, files};
     const auto record = ry::detail::JsonObject{}.add("backend", "b").add("scaling", "s").add("world_size", 1);
-    REQUIRE(first.directory().write_object("run.json", ry::detail::JsonObject{record}.add("seed", 1), false).empty());
+    const auto run_json = ry::detail::JsonObject{record}.add("seed", 1);
+    REQUIRE(ry::detail::write_object(run / "run.json", run_json, false, files).empty());
     for (const std::int64_t report : {0, 1}) first.report(report);
     first.save(1);
-    size = first.directory().metrics_size();
     for (const std::int64_t report : {2, 3}) first.report(report);
   }
   Program second{run, files};  // takes the run over, and goes on from the checkpoint
-  REQUIRE(second.directory().keep_metrics(size).empty());
+  second.directory().begin_with(ry::detail::read_run_record(run).lines);
+  second.directory().go_back(2);
   for (const std::int64_t report : {2, 3}) second.report(report);
   second.save(last_report);
   const auto result = ry::detail::JsonObject{}.add("succeeded", true).add("seconds", 1.5);
-  REQUIRE(second.directory().write_object("result.json", result, true).empty());
+  REQUIRE(second.directory().write_last("result.json", result, true).empty());
+  CHECK(second.directory().take_complaints().empty());
 
   rt::CutCount cuts;
   const auto states = rt::crash_states(before, files->changes(), 0, cuts);

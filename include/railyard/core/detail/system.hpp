@@ -122,6 +122,13 @@ class Descriptor {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
 }
 
+/// Returns the time since the host was booted: suspended time counts, unlike in that of Deadline.
+[[nodiscard]] inline std::chrono::nanoseconds boot_time() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
+}
+
 [[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
   const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
   return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),

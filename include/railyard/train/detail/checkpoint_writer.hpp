@@ -18,6 +18,7 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -45,15 +46,18 @@ struct SaveOutcome {
   Manifest manifest{};
   std::filesystem::path path{};  ///< empty if it could not be written
   std::string error{};           ///< also of checkpoints that could not be removed
+  std::string doubt{};           ///< why this one, the first, may not last where it is; empty if no reason is known
 };
 
 /// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
 class CheckpointWriter {
  public:
-  /// run: the run's directory, in which the folder lies.
+  /// run: the run's directory, in which the folder lies. await_reports: waits until all that was reported so far is
+  /// written; called on another thread.
   CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
-                   std::shared_ptr<Files> files = std::make_shared<Files>())
+                   std::function<void()> await_reports, std::shared_ptr<Files> files = std::make_shared<Files>())
       : run_(std::move(run)),
+        await_reports_(std::move(await_reports)),
         files_(std::move(files)),
         folder_(std::move(folder)),
         retention_(std::move(retention)),
@@ -152,6 +156,7 @@ class CheckpointWriter {
       outcome.error = joined(losses, "; ");
       return outcome;
     }
+    if (!std::exchange(has_written_, true)) outcome.doubt = folder_.doubt();
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
@@ -161,9 +166,10 @@ class CheckpointWriter {
     return outcome;
   }
 
-  // What was reported before a checkpoint is in the file by now, and has to last as it does. losses gets why it may
-  // not: a checkpoint is worth more than they are.
+  // What was reported before a checkpoint has to be in the file, and to last as it does. losses gets why it may not: a
+  // checkpoint is worth more than they are.
   void make_reports_durable(std::vector<std::string>& losses) {
+    await_reports_();
     const auto path = run_ / "metrics.jsonl";
     if (!std::filesystem::exists(path)) return;
     try {
@@ -205,8 +211,10 @@ class CheckpointWriter {
   }
 
   std::filesystem::path run_;
+  std::function<void()> await_reports_;
   bool is_run_durable_ = false;  // as far as the writing thread has seen to it
-  bool has_reports_ = false;     // and that they have a name there
+  bool has_written_ = false;
+  bool has_reports_ = false;  // and that they have a name there
   std::shared_ptr<Files> files_;
   CheckpointFolder folder_;
   Retention retention_;

@@ -52,7 +52,7 @@ struct LeaderPosting {
     JsonObject object;
     object.add("generation", lease.generation).add("id", lease.id).add("process", place.process);
     object.add("host", place.host).add("port", place.port);
-    return RunDirectory{run, 0, std::move(files)}.write_object(leader_file_name, object, true);
+    return write_object(run / leader_file_name, object, true, std::move(files));
   }
 
   /// Returns nothing if there is none. The directory is opened first, so that a network file system asks its server

@@ -93,12 +93,6 @@ class LineFile {
   /// What is to be said when the first line is lost.
   [[nodiscard]] std::string complaint() const { return compose("{} cannot be written: {}", path_.string(), reason()); }
   [[nodiscard]] std::string reason() const { return explain_errno(code_); }
-  /// How many lines are missing and why; empty if none is.
-  [[nodiscard]] std::string warning() const {
-    if (num_lost_ == 0) return {};
-    return compose("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
-                   explain_errno(code_));
-  }
 
  private:
   bool open() {
@@ -285,104 +279,36 @@ inline void check_is_run(const std::filesystem::path& path) {
   }
 }
 
-/// Is the directory of a run: run.json, metrics.jsonl, events.jsonl, logs/rank-0.log and so on, result.json.
-class RunDirectory {
- public:
-  RunDirectory(std::filesystem::path path, int world_size, std::shared_ptr<Files> files = std::make_shared<Files>())
-      : path_(std::move(path)),
-        files_(std::move(files)),
-        metrics_(path_ / "metrics.jsonl", files_),
-        events_(path_ / "events.jsonl", files_) {
-    for (int rank = 0; rank < world_size; ++rank) {
-      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank), files_));
-    }
+/// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
+/// milliseconds. Returns what went wrong, or an empty text.
+[[nodiscard]] inline std::string write_object(const std::filesystem::path& path, const JsonObject& object, bool lasts,
+                                              std::shared_ptr<Files> files = std::make_shared<Files>()) {
+  LineFile file{compose("{}.{}", path.string(), ::getpid()), files};
+  const auto complain = [&path](std::string_view why) {
+    return compose("{} cannot be written: {}", path.string(), why);
+  };
+  if (!file.append(object.text()) || (lasts && !file.sync())) {
+    files->unlink(file.path());
+    return complain(file.reason());
   }
+  if (files->rename(file.path(), path) != 0) return complain(explain_errno(errno));
+  if (!lasts) return {};
+  try {
+    sync_directory(*files, path.parent_path());
+  } catch (const Error& error) {
+    return complain(error.what());
+  }
+  return {};
+}
 
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
-  /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
-  /// milliseconds. Returns what went wrong, or an empty text.
-  [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object, bool lasts) const {
-    if (is_fenced_) return {};
-    const auto path = path_ / name;
-    LineFile file{compose("{}.{}", path.string(), ::getpid()), files_};
-    const auto complain = [&path](std::string_view why) {
-      return compose("{} cannot be written: {}", path.string(), why);
-    };
-    if (!file.append(object.text()) || (lasts && !file.sync())) {
-      files_->unlink(file.path());
-      return complain(file.reason());
-    }
-    if (files_->rename(file.path(), path) != 0) return complain(explain_errno(errno));
-    if (!lasts) return {};
-    try {
-      sync_directory(*files_, path_);
-    } catch (const Error& error) {
-      return complain(error.what());
-    }
-    return {};
-  }
-  /// From here on nothing is written any more: the run is another program's.
-  void fence() noexcept { is_fenced_ = true; }
-  [[nodiscard]] bool is_fenced() const noexcept { return is_fenced_; }
-  /// From here on, what is said about a file does not promise that training goes on.
-  void note_end() noexcept { is_training_ = false; }
-  /// These two return what is to be said about it when a file takes a line no more: once for each file.
-  [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
-  [[nodiscard]] std::string append_event(const JsonObject& event) { return append(events_, event.text()); }
-  [[nodiscard]] std::string append_log(int rank, std::string_view line) {
-    return append(*logs_[static_cast<std::size_t>(rank)], line);
-  }
-
-  /// Takes back all metrics but the first `size` bytes.
-  [[nodiscard]] std::string keep_metrics(std::uint64_t size) {
-    return is_fenced_ || metrics_.cut(size) ? std::string{} : complaint_about(metrics_);
-  }
-  [[nodiscard]] std::uint64_t metrics_size() const noexcept { return metrics_.size(); }
-
-  /// The log of a rank, if it has written anything.
-  [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {
-    const LineFile& log = *logs_[static_cast<std::size_t>(rank)];
-    return log.exists() ? std::optional{log.path()} : std::nullopt;
-  }
-
-  [[nodiscard]] std::vector<std::string> warnings() const {
-    std::vector<std::string> all;
-    if (std::string text = events_.warning(); !text.empty()) all.push_back(std::move(text));
-    if (std::string text = metrics_.warning(); !text.empty()) all.push_back(std::move(text));
-    for (const auto& log : logs_) {
-      if (std::string text = log->warning(); !text.empty()) all.push_back(std::move(text));
-    }
-    return all;
-  }
-
-  /// Takes back a directory in which nothing has happened.
-  void remove() const {
-    std::error_code ignored;
-    std::filesystem::remove(path_ / "run.json", ignored);
-    std::filesystem::remove(path_ / "lease.json", ignored);
-    std::filesystem::remove(path_ / "leader.json", ignored);
-    std::filesystem::remove_all(path_ / claims_name, ignored);
-    std::filesystem::remove(path_ / "logs", ignored);
-    std::filesystem::remove(path_, ignored);
-  }
-
- private:
-  [[nodiscard]] std::string append(LineFile& file, std::string_view line) const {
-    return is_fenced_ || file.append(line) || file.num_lost() > 1 ? std::string{} : complaint_about(file);
-  }
-  [[nodiscard]] std::string complaint_about(const LineFile& file) const {
-    return file.complaint() + (is_training_ ? "; training goes on" : "");
-  }
-
-  std::filesystem::path path_;
-  std::shared_ptr<Files> files_;
-  LineFile metrics_;
-  LineFile events_;
-  std::vector<std::unique_ptr<LineFile>> logs_{};
-  bool is_training_ = true;
-  bool is_fenced_ = false;
-};
+/// Takes back the directory of a run in which nothing has happened.
+inline void remove_run_directory(const std::filesystem::path& run) {
+  std::error_code ignored;
+  for (const char* name : {"run.json", "lease.json", "leader.json", "logs"})
+    std::filesystem::remove(run / name, ignored);
+  std::filesystem::remove_all(run / claims_name, ignored);
+  std::filesystem::remove(run, ignored);
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1

@@ -2,72 +2,79 @@
 // Does something again and again on a thread of its own. Train room.
 #pragma once
 
+#include "railyard/train/detail/leavable_thread.hpp"
+
 #include "railyard/core/deadline.hpp"
-#include "railyard/core/detail/signals.hpp"
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Owns the thread.
+/// Owns the thread. What it does may wait for storage.
 class Heartbeat {
  public:
+  /// beat: owns all that it uses, for storage may hold it for longer than all else lives.
   Heartbeat(std::function<void()> beat, std::chrono::nanoseconds interval)
-      : beat_(std::move(beat)), interval_(interval) {
-    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
-    thread_ = std::thread{[this] { run(); }};
-  }
+      : pulse_(std::make_shared<Pulse>()), thread_{[pulse = pulse_, beat = std::move(beat), interval] {
+          pulse->run(beat, interval);
+        }} {}
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
-  ~Heartbeat() {
+  ~Heartbeat() { end(Deadline::after(std::chrono::seconds{1})); }
+
+  /// Does it no more. Returns false at the deadline if storage holds it then: it goes on by itself when that answers,
+  /// and ends.
+  bool end(const Deadline& deadline) {
     {
-      const std::lock_guard lock{mutex_};
-      is_ending_ = true;
+      const std::lock_guard lock{pulse_->mutex};
+      pulse_->is_ending = true;
     }
-    changed_.notify_all();
-    thread_.join();
+    pulse_->changed.notify_all();
+    return thread_.join_or_leave(deadline);
   }
 
   /// Has it done once more, and waits until that is over. Returns whether it is.
   bool beat_now(const Deadline& deadline) {
-    std::unique_lock lock{mutex_};
-    const std::uint64_t wanted = num_begun_ + 1;  // not one that is under way
-    num_wanted_ = wanted;
-    changed_.notify_all();
-    return changed_.wait_for(lock, deadline.remaining(), [&] { return num_done_ >= wanted; });
+    std::unique_lock lock{pulse_->mutex};
+    const std::uint64_t wanted = pulse_->num_begun + 1;  // not one that is under way
+    pulse_->num_wanted = wanted;
+    pulse_->changed.notify_all();
+    return pulse_->changed.wait_for(lock, deadline.remaining(), [&] { return pulse_->num_done >= wanted; });
   }
 
  private:
-  void run() {
-    std::unique_lock lock{mutex_};
-    while (true) {
-      changed_.wait_for(lock, interval_, [this] { return is_ending_ || num_wanted_ > num_begun_; });
-      if (is_ending_) return;
-      const std::uint64_t number = ++num_begun_;
-      lock.unlock();
-      beat_();
-      lock.lock();
-      num_done_ = number;
-      changed_.notify_all();
-    }
-  }
+  struct Pulse {
+    std::mutex mutex{};
+    std::condition_variable changed{};
+    bool is_ending = false;
+    std::uint64_t num_begun = 0;
+    std::uint64_t num_done = 0;
+    std::uint64_t num_wanted = 0;
 
-  std::function<void()> beat_;
-  std::chrono::nanoseconds interval_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_ending_ = false;
-  std::uint64_t num_begun_ = 0;
-  std::uint64_t num_done_ = 0;
-  std::uint64_t num_wanted_ = 0;
-  std::thread thread_;
+    void run(const std::function<void()>& beat, std::chrono::nanoseconds interval) {
+      std::unique_lock lock{mutex};
+      while (true) {
+        changed.wait_for(lock, interval, [this] { return is_ending || num_wanted > num_begun; });
+        if (is_ending) return;
+        const std::uint64_t number = ++num_begun;
+        lock.unlock();
+        beat();
+        lock.lock();
+        num_done = number;
+        changed.notify_all();
+      }
+    }
+  };
+
+  std::shared_ptr<Pulse> pulse_;
+  LeavableThread thread_;
 };
 
 }  // namespace detail

@@ -2,8 +2,8 @@
 // How a process that leads a run after another goes on with it, and what it leaves to the next one. Train room.
 #pragma once
 
-#include "railyard/train/detail/briefing.hpp"
 #include "railyard/train/detail/failure_budget.hpp"
+#include "railyard/train/detail/resume_point.hpp"
 #include "railyard/train/detail/run_ledger.hpp"
 #include "railyard/train/detail/run_log.hpp"
 #include "railyard/train/result.hpp"
@@ -71,15 +71,15 @@ struct Leadership {
   }
 };
 
-/// Goes on at begin_step as whoever led before would have after a failure; it is not counted as one.
-inline void take_over(const Inheritance& inherited, std::uint64_t begin_step, Briefing& briefing, FailureBudget& budget,
+/// Goes on at a point as whoever led before would have after a failure; it is not counted as one.
+inline void take_over(const Inheritance& inherited, ResumePoint& point, FailureBudget& budget,
                       std::vector<Attempt>& attempts, RunLog& log) {
-  briefing.attempt = inherited.ledger.attempt + 1;
+  point.go_on_as(inherited.ledger.attempt + 1);
   budget.go_on_from(inherited.ledger.failures);
-  attempts = inherited.attempts(begin_step);
+  attempts = inherited.attempts(point.step());
   log.tell_of_leader(inherited.why, inherited.ledger.attempts.size());
   log.tell_of(attempts);
-  log.tell_of_restart(briefing.attempt, attempts.back(), briefing.checkpoint, begin_step);
+  log.tell_of_restart(point.attempt(), attempts.back(), point.briefing().checkpoint, point.step());
 }
 
 }  // namespace detail

@@ -24,7 +24,8 @@ namespace detail {
 /// Knows the settings, and whether the file has been seen.
 class PreemptionNotice {
  public:
-  explicit PreemptionNotice(PreemptionConfig config) : config_(std::move(config)) {}
+  explicit PreemptionNotice(PreemptionConfig config)
+      : config_(std::move(config)), file_(std::make_shared<File>(config_.file)) {}
 
   [[nodiscard]] bool is_announced_by(int signal) const {
     return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
@@ -40,17 +41,17 @@ class PreemptionNotice {
   /// has been called.
   [[nodiscard]] bool take_file() {
     if (config_.file.empty() || is_file_taken_) return false;
-    if (!lookout_) look();
-    is_file_taken_ = is_file_there_.load(std::memory_order_relaxed);
+    if (!lookout_) file_->look();
+    is_file_taken_ = file_->is_there.load(std::memory_order_relaxed);
     return is_file_taken_;
   }
 
-  /// Looks for the file on a thread of its own from now on. The notice stays where it is then. Returns what there is to
-  /// be said if there is no thread for it.
+  /// Looks for the file on a thread of its own from now on. Returns what there is to be said if there is no thread for
+  /// it.
   [[nodiscard]] std::string look_out() {
     if (config_.file.empty() || lookout_) return {};
     try {
-      lookout_ = std::make_unique<Heartbeat>([this] { look(); }, look_interval);
+      lookout_ = std::make_unique<Heartbeat>([file = file_] { file->look(); }, look_interval);
       lookout_->beat_now(Deadline::after(std::chrono::nanoseconds{0}));
       return {};
     } catch (const std::system_error& error) {
@@ -64,13 +65,21 @@ class PreemptionNotice {
  private:
   static constexpr std::chrono::nanoseconds look_interval = std::chrono::milliseconds{500};
 
-  void look() {
-    std::error_code ignored;
-    if (std::filesystem::exists(config_.file, ignored)) is_file_there_.store(true, std::memory_order_relaxed);
-  }
+  // May be looked for when all else is over: see Heartbeat.
+  struct File {
+    explicit File(std::filesystem::path its_path) : path(std::move(its_path)) {}
+
+    void look() {
+      std::error_code ignored;
+      if (std::filesystem::exists(path, ignored)) is_there.store(true, std::memory_order_relaxed);
+    }
+
+    std::filesystem::path path;
+    std::atomic<bool> is_there{false};
+  };
 
   PreemptionConfig config_;
-  std::atomic<bool> is_file_there_{false};
+  std::shared_ptr<File> file_;
   bool is_file_taken_ = false;
   std::unique_ptr<Heartbeat> lookout_{};
 };

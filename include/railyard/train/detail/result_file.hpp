@@ -2,8 +2,8 @@
 // What result.json says. Train room.
 #pragma once
 
-#include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/json.hpp"
+#include "railyard/train/detail/run_directory.hpp"
 #include "railyard/train/result.hpp"
 
 #include "railyard/core/error.hpp"
@@ -77,9 +77,9 @@ class HeldSignals {
 
 /// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
 /// on from. Returns what went wrong, or an empty text.
-[[nodiscard]] inline std::string write_result(const RunDirectory& directory, const ResultFields& fields) {
+[[nodiscard]] inline std::string write_result(RunDirectory& directory, const ResultFields& fields) {
   const HeldSignals held;
-  return directory.write_object("result.json", result_object(fields), fields.checkpoint.has_value());
+  return directory.write_last("result.json", result_object(fields), fields.checkpoint.has_value());
 }
 
 }  // namespace detail

@@ -5,6 +5,8 @@
 #include "railyard/train/controller.hpp"
 #include "railyard/train/detail/accepted_changes.hpp"
 #include "railyard/train/detail/checkpoint_writer.hpp"
+#include "railyard/train/detail/patience.hpp"
+#include "railyard/train/detail/run_directory.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_log.hpp"
 #include "railyard/train/detail/save_book.hpp"
@@ -12,6 +14,7 @@
 
 #include "railyard/checkpoint/checkpoint_folder.hpp"
 #include "railyard/core/callback.hpp"
+#include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
@@ -21,6 +24,7 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -96,36 +100,37 @@ struct LeftCheckpoints {
     fields.is_state_saved = is_state_saved;
   }
 
-  /// Looks them up.
-  void look_up(const CheckpointFolder& folder, const Retention& retention, RunLog& log) {
+  /// Looks them up. problems gets what is wrong with them.
+  void look_up(const CheckpointFolder& folder, const Retention& retention, std::vector<std::string>& problems) {
     std::string where = "the beginning";
     try {
       newest = newest_of(folder);
       if (newest) where = compose("{} (step {})", newest->path().string(), newest->manifest().step);
-      std::vector<std::string> problems;
-      best = folder.best(retention, problems);
-      for (const std::string& problem : problems) log.warn(problem + "; it is left out of the best checkpoints");
+      std::vector<std::string> damages;
+      best = folder.best(retention, damages);
+      for (const std::string& damage : damages) problems.push_back(damage + "; it is left out of the best checkpoints");
     } catch (const Error& error) {
       if (!newest) where = "the newest checkpoint that can be read then";
-      log.warn(error.what());
+      problems.emplace_back(error.what());
     }
     if (is_state_saved) return;
-    log.warn(compose(
+    problems.push_back(compose(
         "what the run was to save last is not saved: make room, and a run of the same name goes on from {}", where));
   }
 };
 
-/// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
+/// Owns the writer, and holds the newest copy of the state in memory. The lease and the directory must outlive it.
 class RunCheckpoints {
  public:
-  RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
+  RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, RunDirectory& directory,
+                 WorkerGroup& group)
       : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"seed", std::to_string(info.seed)}},
         run_(info.path),
         generation_(lease.generation()),
         group_(&group),
         book_(info.world_size),
         copies_(info.world_size),
-        writer_(info.path, folder_of(info, lease), retention_of(config), group) {}
+        writer_(info.path, folder_of(info, lease), retention_of(config), group, [&directory] { directory.await(); }) {}
 
   /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk, and a copy that is
   /// whole is held until the next one is. metrics: what rank 0 has reported last, if it is the rank.
@@ -140,20 +145,16 @@ class RunCheckpoints {
     }
   }
 
-  /// Says that a rank, which has ended so many steps, has gone by one that another rank has saved; nothing otherwise.
-  [[nodiscard]] std::optional<Failure> part_failure(int rank, std::uint64_t steps) const {
-    const int other = book_.waits_for(rank, steps);
-    if (other < 0) return std::nullopt;
-    return Failure{.rank = rank,
-                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
-                                   "none does",
-                                   other),
-                   .kind = Failure::Kind::final};
+  /// Says that a rank, which ends no more steps, has gone by one that another rank has saved; nothing otherwise.
+  [[nodiscard]] std::optional<Failure> part_failure(int rank) const {
+    return part_failure(rank, std::numeric_limits<std::uint64_t>::max());
   }
-  /// See SaveBook.
+  /// The same of a rank that goes on, and would keep the others waiting for ever. What it has posted may still be on
+  /// its way, so it is said once that has been so for a while. steps(rank): that a rank has ended.
   template <class Steps>
-  [[nodiscard]] int late_rank(const Steps& steps) const {
-    return book_.late_rank(steps);
+  [[nodiscard]] std::optional<Failure> late_part_failure(const Steps& steps, Deadline::Clock::time_point now) {
+    const int found = book_.late_rank(steps);
+    return patience_.is_over(found, now) ? part_failure(found, steps(found)) : std::nullopt;
   }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
@@ -171,19 +172,14 @@ class RunCheckpoints {
       written_ = std::max(written_, place);
       if (outcome.manifest.attempt == attempt_) ++num_of_attempt_;  // not one that was still being written
       warn_of_score(outcome.manifest.metrics, log);
-      if (++num_written_ > 1) continue;
-      if (const std::string text = doubt(); !text.empty()) log.warn(text);
+      ++num_written_;
+      if (outcome.doubt.empty()) continue;
+      log.warn(compose("checkpoints in {} may not last: {}", run_.string(), outcome.doubt));
     }
   }
   /// How many have been written by this program; in the attempt under way.
   [[nodiscard]] int num_written() const noexcept { return num_written_; }
   [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
-
-  /// Says why checkpoints may not last where they are; empty if no reason is known.
-  [[nodiscard]] std::string doubt() const {
-    const auto doubt = CheckpointFolder{run_ / "checkpoints"}.doubt();
-    return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
-  }
 
   /// Forgets what only some ranks have saved; when all have ended.
   void end_attempt() {
@@ -249,15 +245,30 @@ class RunCheckpoints {
 
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
-  /// What is left of them at the end.
-  [[nodiscard]] LeftCheckpoints left(RunLog& log) {
-    LeftCheckpoints left{.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
-    left.look_up(writer_.folder(), writer_.retention(), log);
-    sweep(log);
+  /// What is left of them at the end. problems gets what is wrong.
+  [[nodiscard]] LeftCheckpoints left(std::vector<std::string>& problems) {
+    LeftCheckpoints left = not_looked_up();
+    left.look_up(writer_.folder(), writer_.retention(), problems);
+    sweep(problems);
     return left;
+  }
+  /// The same, where storage is not to be asked.
+  [[nodiscard]] LeftCheckpoints not_looked_up() const {
+    return {.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
   }
 
  private:
+  // Of a rank that has ended so many steps.
+  [[nodiscard]] std::optional<Failure> part_failure(int rank, std::uint64_t steps) const {
+    const int other = book_.waits_for(rank, steps);
+    if (other < 0) return std::nullopt;
+    return Failure{.rank = rank,
+                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
+                                   "none does",
+                                   other),
+                   .kind = Failure::Kind::final};
+  }
+
   [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves) {
     return std::any_of(saves.begin(), saves.end(), [](const SavedMessage& save) {
       return std::any_of(save.files.begin(), save.files.end(),
@@ -283,11 +294,11 @@ class RunCheckpoints {
 
   // What could not be removed when a checkpoint was given up, because a process that was lost still held it, can be
   // now.
-  void sweep(RunLog& log) {
+  void sweep(std::vector<std::string>& problems) {
     try {
-      for (const std::string& text : writer_.folder().sweep()) log.warn(text);
+      for (std::string& text : writer_.folder().sweep()) problems.push_back(std::move(text));
     } catch (const Error& error) {
-      log.warn(error.what());
+      problems.emplace_back(error.what());
     }
   }
 
@@ -376,6 +387,7 @@ class RunCheckpoints {
   bool has_missed_score_ = false;
   SaveBook book_;
   SaveBook copies_;
+  Patience patience_{};                    // with a rank that seems to have no part in a checkpoint
   std::vector<SavedMessage> held_{};       // the newest copy that is whole, by rank
   std::vector<SavedMessage> submitted_{};  // what the writer was given last, by rank
   Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written

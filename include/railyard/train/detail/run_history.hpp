@@ -2,8 +2,9 @@
 // What the ranks have reported: rank 0's in metrics.jsonl, everybody's for the callbacks. Train room.
 #pragma once
 
-#include "railyard/train/detail/files.hpp"
+#include "railyard/train/detail/json.hpp"
 #include "railyard/train/detail/report_book.hpp"
+#include "railyard/train/detail/run_directory.hpp"
 #include "railyard/train/detail/run_record.hpp"
 
 #include "railyard/core/callback.hpp"
@@ -11,7 +12,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,8 +20,7 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Begins with what an earlier program has left. The directory must outlive it. Functions that write return what could
-/// not be written, as a sentence, or nothing.
+/// Begins with what an earlier program has left. The directory must outlive it.
 class RunHistory {
  public:
   RunHistory(RunDirectory& directory, int world_size, RunRecord before)
@@ -29,9 +28,11 @@ class RunHistory {
         book_(world_size),
         has_record_(before.world_size != 0),
         metrics_(std::move(before.history)),
-        lines_(std::move(before.lines)),
         problems_(std::move(before.problems)),
-        last_checkpoint_(std::move(before.last_checkpoint)) {}
+        last_checkpoint_(std::move(before.last_checkpoint)) {
+    for (const HistoryLine& line : before.lines) numbers_.push_back(line.report);
+    directory_->begin_with(std::move(before.lines));
+  }
 
   /// Whether an earlier program has begun the run.
   [[nodiscard]] bool has_record() const noexcept { return has_record_; }
@@ -41,37 +42,33 @@ class RunHistory {
   [[nodiscard]] const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
 
   /// Forgets what was reported from number num_reports on: it will be reported anew.
-  [[nodiscard]] std::string go_back(std::int64_t num_reports) {
-    const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
-    const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
-    std::string loss;
-    if (end != lines_.end() || has_record_) {  // whose last line may be torn
-      loss = directory_->keep_metrics(end == lines_.begin() ? 0 : std::prev(end)->end);
-      metrics_.resize(static_cast<std::size_t>(end - lines_.begin()));
-      lines_.erase(end, lines_.end());
+  void go_back(std::int64_t num_reports) {
+    const auto is_kept = [num_reports](std::int64_t report) { return report < num_reports; };
+    const auto end = std::find_if_not(numbers_.begin(), numbers_.end(), is_kept);
+    if (end != numbers_.end() || has_record_) {  // whose last line may be torn
+      directory_->go_back(num_reports);
+      metrics_.resize(static_cast<std::size_t>(end - numbers_.begin()));
+      numbers_.erase(end, numbers_.end());
     }
     book_ = ReportBook{book_.world_size(), num_reports};
-    return loss;
   }
   /// So many ranks report from here on.
   void begin_attempt(int world_size) { book_ = ReportBook{world_size, book_.count(0)}; }
 
   /// Takes the next report of a rank. is_heard: callbacks want to hear of it.
-  [[nodiscard]] std::string add(int rank, Metrics metrics, double seconds, bool is_heard) {
-    std::string loss;
+  void add(int rank, Metrics metrics, double seconds, bool is_heard) {
     if (rank == 0) {
       const std::int64_t index = book_.count(0);
       const JsonObject line = JsonObject{}.add("report", index).add("seconds", seconds).add(metrics);
-      loss = directory_->append_metrics(line.text());
+      directory_->append_metrics(index, line.text());
       metrics_.push_back(metrics);
-      lines_.push_back({.report = index, .end = directory_->metrics_size()});
+      numbers_.push_back(index);
     }
     if (is_heard) {
       book_.add(rank, std::move(metrics), seconds);
     } else {
       book_.count_only(rank);
     }
-    return loss;
   }
 
   /// See ReportBook.
@@ -88,7 +85,7 @@ class RunHistory {
   ReportBook book_;
   bool has_record_;
   std::vector<Metrics> metrics_;
-  std::vector<HistoryLine> lines_;  // of metrics_
+  std::vector<std::int64_t> numbers_{};  // of metrics_
   std::vector<std::string> problems_;
   std::string last_checkpoint_;
 };

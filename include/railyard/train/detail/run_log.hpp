@@ -4,8 +4,8 @@
 
 #include "railyard/train/controller.hpp"
 #include "railyard/train/detail/checkpoint_writer.hpp"
-#include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/result_file.hpp"
+#include "railyard/train/detail/run_directory.hpp"
 #include "railyard/train/result.hpp"
 
 #include "railyard/callbacks/progress.hpp"
@@ -49,9 +49,13 @@ class RunLog {
   [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
 
   void print(const std::string& text) { progress_->print(true, "railyard: " + text); }
-  /// Tells of what could not be written, unless there is nothing to tell.
+  /// Tells of something that is wrong, unless there is nothing to tell.
   void complain(const std::string& text) {
     if (!text.empty()) print(text);
+  }
+  /// Tells of what storage has not taken since the last call.
+  void tell_of_losses() {
+    for (const std::string& text : directory_->take_complaints()) print(text);
   }
   /// Tells of it now and in the Result; once, of what several workers say alike.
   void warn(const std::string& text) {
@@ -146,7 +150,7 @@ class RunLog {
   [[nodiscard]] JsonObject begin_event(std::string_view name) const {
     return JsonObject{}.add("event", name).add("seconds", seconds());
   }
-  void write(const JsonObject& event) { complain(directory_->append_event(event)); }
+  void write(const JsonObject& event) { directory_->append_event(event); }
 
   RunDirectory* directory_;
   ProgressLine* progress_;

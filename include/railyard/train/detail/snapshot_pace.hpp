@@ -67,21 +67,28 @@ class SnapshotPace {
   Clock::time_point saved_at_;
 };
 
-/// Says why copies of a rank's part of the state would not fit into memory beside all else; nothing if they do. Memory
-/// that is promised and not there ends programs instead of calls. there: the bytes that copies have already, those of
-/// workers before a restart for one, which are not free. left: the bytes that are. has_restarts: the copies are asked
-/// for; otherwise half of the memory is left for what may be more urgent.
-[[nodiscard]] inline std::string lack_of_room(std::uint64_t size_bytes, int num_local_workers, std::size_t there,
-                                              bool has_restarts, std::size_t left) {
-  const std::uint64_t all = size_bytes * num_snapshots * static_cast<std::uint64_t>(num_local_workers);
-  const std::uint64_t needed = all - std::min<std::uint64_t>(all, there);
+/// Is the memory of one host that copies of the state take. Units: bytes.
+struct CopyMemory {
+  std::uint64_t copies = 0;    ///< all of them
+  std::uint64_t received = 0;  ///< what a restart takes besides, of parts that ranks of other hosts have: see HeldState
+  std::uint64_t there = 0;     ///< of both, already: since the workers before a restart, for one
+};
+
+/// Says why copies of the state would not fit into memory beside all else; nothing if they do. Memory that is promised
+/// and not there ends programs instead of calls. left: the bytes that are free. has_restarts: the copies are asked for;
+/// otherwise half of the memory is left for what may be more urgent.
+[[nodiscard]] inline std::string lack_of_room(const CopyMemory& memory, int num_local_workers, bool has_restarts,
+                                              std::size_t left) {
+  const std::uint64_t all = memory.copies + memory.received;
+  const std::uint64_t needed = all - std::min(all, memory.there);
   if (needed <= (has_restarts ? left : left / 2)) return {};
   return compose(
-      "{} workers on this host keep {} MiB of copies, {} MiB of them are to come, and {} MiB of memory are free{}; "
-      "give "
-      "the job more, or have no copies by FailureConfig::memory_percent = 0",
-      num_local_workers, all >> 20U, needed >> 20U, left >> 20U,
-      has_restarts ? "" : ", half of which they may have where no failure is survived");
+      "{} workers on this host keep {} MiB of copies{}, {} MiB of them are to come, and {} MiB of memory are free{}; "
+      "give the job more, or have no copies by FailureConfig::memory_percent = 0",
+      num_local_workers, all >> 20U,
+      memory.received > 0 ? compose(", {} MiB of what other hosts have at a restart included", memory.received >> 20U)
+                          : std::string{},
+      needed >> 20U, left >> 20U, has_restarts ? "" : ", half of which they may have where no failure is survived");
 }
 
 }  // namespace detail

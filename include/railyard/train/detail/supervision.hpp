@@ -4,20 +4,20 @@
 
 #include "railyard/train/controller.hpp"
 #include "railyard/train/detail/activity.hpp"
-#include "railyard/train/detail/briefing.hpp"
+#include "railyard/train/detail/attentive_wait.hpp"
 #include "railyard/train/detail/elastic_size.hpp"
 #include "railyard/train/detail/failure_budget.hpp"
 #include "railyard/train/detail/farewell.hpp"
-#include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/first_start.hpp"
 #include "railyard/train/detail/inheritance.hpp"
-#include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
 #include "railyard/train/detail/rank_watch.hpp"
 #include "railyard/train/detail/result_file.hpp"
+#include "railyard/train/detail/resume_point.hpp"
 #include "railyard/train/detail/roll_call.hpp"
 #include "railyard/train/detail/run_callbacks.hpp"
 #include "railyard/train/detail/run_checkpoints.hpp"
+#include "railyard/train/detail/run_directory.hpp"
 #include "railyard/train/detail/run_history.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_log.hpp"
@@ -38,7 +38,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,13 +58,14 @@ class Supervision {
 
   /// size: which says as well how many workers there are at first. before: what an earlier program has left of the run.
   Supervision(const RunConfig& config, ElasticSize size, RunInfo info, Clock::time_point called_at, RunLease lease,
-              RunRecord before = {}, Leadership leadership = {}, const Console& console = Console{})
+              RunRecord before = {}, Leadership leadership = {}, const Console& console = Console{},
+              std::shared_ptr<Files> files = std::make_shared<Files>(), const StorageLimits& limits = {})
       : config_(config),
         size_(std::move(size)),
         info_(std::move(info)),
         lease_(std::move(lease)),
         leadership_(std::move(leadership)),
-        directory_(info_.path, size_.count().max()),
+        directory_(info_.path, size_.count().max(), std::move(files), limits),
         history_(directory_, info_.world_size, std::move(before)),
         ranks_(info_.world_size),
         progress_(console, config.progress == Progress::quiet),
@@ -74,16 +74,20 @@ class Supervision {
         budget_(config.failure, size_.is_elastic()),
         watch_(config, info_.world_size),
         notice_(config.preemption),
-        callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
+        callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }),
+        point_(history_),
+        wait_(notice_, directory_, log_) {
+    directory_.ask_before_late_writes(2 * lease_.interval(), lease_.question());
+  }
 
   /// Runs to the end. renew: called before the workers are started again.
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
     look_out();
-    if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
+    if (history_.has_record()) point_.find(info_.path, lease_, config_, log_);  // a new run has no checkpoints
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
-    if (leadership_.inherited) take_over(*leadership_.inherited, begin_step_, briefing_, budget_, attempts_, log_);
+    if (leadership_.inherited) take_over(*leadership_.inherited, point_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     const int former = leadership_.inherited ? leadership_.inherited->ledger.world_size : info_.world_size;
     if (!failure_before_start_) start_group(start, renew);
@@ -112,6 +116,7 @@ class Supervision {
   void rest() {
     lease_.pause();
     notice_.pause();
+    directory_.rest();
   }
 
   void start_group(const Start& start, const Renew& renew) {
@@ -121,21 +126,24 @@ class Supervision {
       begin_workers(num_workers);
       return start({.num_workers = num_workers,
                     .silence_limit = config_.silence_limit,
-                    .briefing = encode_briefing(briefing_),
+                    .briefing = point_.encode(),
                     .most_workers = size_.count().max(),
                     .on_fork = [this](bool begins) { begins ? rest() : look_out(); }});
     };
     try {
-      group_ = first.make(start_once, info_.world_size, size_, config_.start_timeout, begin_step_);
+      group_ = first.make(start_once, info_.world_size, size_, config_.start_timeout, point_.step());
     } catch (const ConfigError&) {
-      if (!history_.has_record()) directory_.remove();
+      if (!history_.has_record()) {
+        directory_.settle();
+        remove_run_directory(info_.path);
+      }
       throw;
     }
     last_word_ = first.reason();
     if (!group_) return note_no_start(first);
     group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
-    checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
+    checkpoints_.emplace(info_, config_.checkpoint, lease_, directory_, *group_);
     first.catch_up(
         *group_, [this](GroupEvent& event) { std::visit([this](auto& one) { handle(one); }, event); },
         [this](int signal) { handle_signal(signal, notice_.is_announced_by(signal)); });
@@ -143,43 +151,20 @@ class Supervision {
 
   void note_no_start(const FirstStart& first) {
     failure_before_start_ = first.failure();
+    std::vector<std::string> problems;
     left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
-                  log_);
+                  problems);
+    for (const std::string& problem : problems) log_.warn(problem);
     has_left_in_order_ = first.is_preempted() && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
-  }
-
-  void go_on_from_earlier() {
-    for (const std::string& problem : history_.problems()) log_.warn(problem);
-    std::vector<std::string> problems;
-    const auto newest = find_checkpoint(info_.path, lease_, config_, history_.last_checkpoint(), problems);
-    if (!newest && !history_.last_checkpoint().empty()) log_.tell_of_beginning_anew(history_.last_checkpoint());
-    began_with_checkpoint_ = newest.has_value();
-    go_on_from(newest);
-    for (const std::string& problem : problems) log_.warn(problem);
-  }
-
-  // From here on, what was reported after the checkpoint will be reported anew.
-  void go_on_from(const std::optional<Checkpoint>& checkpoint) {
-    briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
-    briefing_.slots.clear();
-    begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
-    log_.complain(history_.go_back(checkpoint ? checkpoint->manifest().report + 1 : 0));
-  }
-
-  void go_on_from(const std::vector<SavedMessage>& copy) {
-    briefing_.checkpoint = "memory";
-    briefing_.slots = slots_of(copy);
-    begin_step_ = copy.front().step;
-    log_.complain(history_.go_back(copy.front().report + 1));
   }
 
   [[nodiscard]] std::uint64_t steps_of(int rank) const { return group_->page(rank).steps.load(); }
 
   void end_attempt() {
     controller_.blame_hosts(group_->lost_hosts());
-    Attempt attempt{.begin_step = begin_step_,
-                    .end_step = furthest_step(*group_, info_.world_size, begin_step_),
+    Attempt attempt{.begin_step = point_.step(),
+                    .end_step = furthest_step(*group_, info_.world_size, point_.step()),
                     .seconds = log_.seconds(),
                     .world_size = info_.world_size};
     if (const auto& failure = controller_.failure()) {
@@ -197,33 +182,33 @@ class Supervision {
     directory_.note_end();
     if (ranks_.has_any_left())
       controller_.give_up("the run was to go on with another number of workers, and could not");
-    if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
+    if (controller_.failure()) checkpoints_->write_newest_copy(point_.attempt());
     settle();
-    left_ = checkpoints_->left(log_);
+    look_at_what_is_left();
     has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = farewell_.text(checkpoints_->num_written());
   }
 
-  // While no worker is left: whether a signal has come that asks the run to end.
-  [[nodiscard]] bool take_signal() {
-    const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
-    const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-    if (signal == nullptr || !notice_.concerns_run(signal->signal)) return false;
-    stop_signal_ = signal->signal;
-    return true;
-  }
-
   // Waits until all that was saved has been written.
   void settle() {
-    bool was_asked = false;
-    while (!checkpoints_->drain(Deadline::after(std::chrono::milliseconds{20}))) {
-      if (!take_signal()) continue;
-      if (was_asked) end_by_signal(stop_signal_);  // a write cannot be interrupted, and what is committed stays
-      was_asked = true;
-      log_.print(compose("{}: a checkpoint is still being written; once more leaves it unfinished",
-                         signal_name(stop_signal_)));
-    }
+    wait_.await(
+        *group_, [this](const Deadline& deadline) { return checkpoints_->drain(deadline); },
+        "a checkpoint is still being written; once more leaves it unfinished");
     checkpoints_->note_outcomes(log_, false);
+  }
+
+  void look_at_what_is_left() {
+    directory_.settle();
+    log_.tell_of_losses();
+    std::vector<std::string> problems;
+    if (directory_.answers()) {
+      wait_.read(*group_, [&] { left_ = checkpoints_->left(problems); });
+    } else {
+      left_ = checkpoints_->not_looked_up();
+      problems.push_back(compose("which checkpoints there are in {} cannot be told: its storage does not answer",
+                                 info_.path.string()));
+    }
+    for (const std::string& problem : problems) log_.warn(problem);
   }
 
   // Decides about another attempt, and starts it.
@@ -237,11 +222,12 @@ class Supervision {
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
-      if (!delay || !go_on_from_newest(!is_resize && !has_memory_failed(briefing_, attempts_.back()))) return false;
+      if (!delay || !go_on_from_newest(!is_resize && !has_memory_failed(point_.briefing(), attempts_.back())))
+        return false;
       if (!is_resize) {
-        attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+        note_lost_steps();
         log_.tell_of(attempts_);
-        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(), briefing_.checkpoint, begin_step_);
+        log_.tell_of_restart(point_.attempt() + 1, attempts_.back(), point_.briefing().checkpoint, point_.step());
       }
       if (!pause(*delay) || !find_room() || !finds_its_place()) return false;
       if (start_again(renew)) {
@@ -255,13 +241,14 @@ class Supervision {
 
   // Decides whether a run that has failed is started again, and after what time.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> delay_of_restart() {
-    if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
+    if (controller_.failure()->kind != Failure::Kind::final && wait_.signal() != 0) {
       interrupt_between_attempts();
       return std::nullopt;
     }
     const auto copy = checkpoints_->newest_in_memory();
     checkpoints_->note_outcomes(log_, false);
-    const bool has_progress = checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > begin_step_);
+    const bool has_progress =
+        checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > point_.step());
     const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
     if (verdict.restarts) return verdict.delay;
     if (!verdict.reason.empty()) last_word_ = verdict.reason;
@@ -273,7 +260,7 @@ class Supervision {
     const auto size = size_.wait(
         config_.start_timeout, [this](auto time) { return pause(time); },
         [this](const std::string& text) { log_.print(text); });
-    if (!size && stop_signal_ == 0) last_word_ = size_.no_room();
+    if (!size && wait_.signal() == 0) last_word_ = size_.no_room();
     if (!size) return false;
     info_.world_size = *size;
     return true;
@@ -282,25 +269,17 @@ class Supervision {
   // Once the workers run: a callback that throws ends them.
   void tell_of_resize(int former) {
     if (info_.world_size == former || former == 0) return;
-    const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
+    const Resize resize{.from = former, .to = info_.world_size, .step = point_.step()};
     log_.tell_of_resize(resize);
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
   [[nodiscard]] bool go_on_from_newest(bool can_exchange) {
     if (look_for_taker(true)) return false;
-    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), can_exchange);
-    if (copy.empty() || group_->forks_to_restart()) {
-      if (copy.empty()) checkpoints_->write_newest_copy(briefing_.attempt);
-      settle();
-      copy = checkpoints_->kept(checkpoints_->newest_copy(), can_exchange);  // a newer checkpoint may have failed
-    }
-    if (!copy.empty()) {
-      go_on_from(copy);
-      return true;
-    }
     try {
-      go_on_from(checkpoints_->go_back(began_with_checkpoint_));
+      point_.go_to_newest(
+          *checkpoints_, can_exchange, group_->forks_to_restart(), [this] { settle(); },
+          [this](const auto& read) { wait_.read(*group_, read); });
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
@@ -308,27 +287,29 @@ class Supervision {
     }
   }
 
-  // A process may have been lost, or come back, since it was decided where to go on.
+  // It may have been decided some time ago where to go on.
   [[nodiscard]] bool finds_its_place() {
-    if (briefing_.slots.empty() || checkpoints_->still_keeps(briefing_.slots, info_.world_size)) return true;
+    if (point_.is_there(*checkpoints_, info_.world_size)) return true;
     if (!go_on_from_newest(false)) return false;
-    attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+    note_lost_steps();
     return true;
   }
 
-  // Returns false if the run was interrupted meanwhile.
+  void note_lost_steps() { attempts_.back().lost_steps = attempts_.back().end_step - point_.step(); }
+
+  // Returns false if the run was interrupted meanwhile, or while storage was waited for.
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
-    if (sleeps_unless([this] { return take_signal(); }, delay)) return true;
+    if (wait_.signal() == 0 && wait_.sleep(*group_, delay)) return true;
     interrupt_between_attempts();
     return false;
   }
 
   // A signal that came when no worker was there to be asked: what there is already is all that there is to save.
   void interrupt_between_attempts() {
-    farewell_.begin(notice_.is_announced_by(stop_signal_), checkpoints_->num_written(), Clock::now());
+    farewell_.begin(notice_.is_announced_by(wait_.signal()), checkpoints_->num_written(), Clock::now());
     controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
-    static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
+    static_cast<void>(controller_.on_signal(wait_.signal(), Clock::now()));
   }
 
   void begin_workers(int num_workers) {
@@ -338,17 +319,23 @@ class Supervision {
     history_.begin_attempt(num_workers);
     controller_ = Controller{controller_settings(config_, num_workers)};
     controller_.begin(Clock::now());
-    leadership_.tell({briefing_.attempt, begin_step_, num_workers, budget_.counts(), attempts_});
+    tell_next_leader();
+  }
+
+  // Before each start of the workers: who leads next has to know of it.
+  void tell_next_leader() const {
+    leadership_.tell({point_.attempt(), point_.step(), info_.world_size, budget_.counts(), attempts_});
   }
 
   [[nodiscard]] bool start_again(const Renew& renew) {
     while (true) {
       renew(info_.world_size);
       is_resizing_ = false;
-      checkpoints_->begin_attempt(info_.world_size, ++briefing_.attempt);
+      point_.begin_attempt();
+      checkpoints_->begin_attempt(info_.world_size, point_.attempt());
       begin_workers(info_.world_size);
       try {
-        group_->restart(info_.world_size, encode_briefing(briefing_));
+        group_->restart(info_.world_size, point_.encode());
         return true;
       } catch (const std::exception& error) {
         const Failure failure = Failure::of_start(error, "the workers could not be started again");
@@ -357,7 +344,7 @@ class Supervision {
         if (may_try) log_.print(failure.what);
         if (may_try && find_room() && finds_its_place()) continue;
         static_cast<void>(controller_.on_failure(failure, Clock::now()));
-        attempts_.push_back({.error = failure.what, .begin_step = begin_step_, .end_step = begin_step_});
+        attempts_.push_back({.error = failure.what, .begin_step = point_.step(), .end_step = point_.step()});
         return false;
       }
     }
@@ -373,6 +360,7 @@ class Supervision {
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
+    log_.tell_of_losses();
     if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
     look_for_part_checkpoint();
@@ -390,7 +378,9 @@ class Supervision {
     // Workers that are about to be started again have nothing left to do.
     const bool will_restart =
         orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows(*controller_.failure());
-    if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
+    if (!orders.kill && !(will_restart && group_->can_kill())) return;
+    if (!group_->can_kill()) directory_.settle(Deadline::after(std::chrono::milliseconds{200}));  // the program ends
+    group_->kill();
   }
   void fail(const Failure& failure) { carry_out(controller_.on_failure(failure, Clock::now())); }
 
@@ -400,9 +390,9 @@ class Supervision {
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
       if (auto* save = std::get_if<SavedMessage>(&message)) {
-        checkpoints_->add(event.rank, std::move(*save), history_.newest(), briefing_.attempt);
+        checkpoints_->add(event.rank, std::move(*save), history_.newest(), point_.attempt());
         for (int rank = 0; rank < info_.world_size; ++rank) {
-          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
+          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank);
         }
       }
       if (std::holds_alternative<LeftMessage>(message)) ranks_.note_left();
@@ -415,12 +405,12 @@ class Supervision {
     }
   }
   void handle(const OutputEvent& event) {
-    log_.complain(directory_.append_log(event.rank, event.line));
+    directory_.append_log(event.rank, event.line);
     progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
   void handle(ExitEvent& event) {
     if (event.exit.is_consequence) watch_.note_activity(*group_);
-    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank, all_steps);
+    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
@@ -432,7 +422,7 @@ class Supervision {
     if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
   }
   void handle_signal(int signal, bool is_announced) {
-    stop_signal_ = signal;
+    wait_.note(signal);
     const Orders orders = controller_.on_signal(signal, Clock::now());
     if (orders.request_leave) farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
     log_.tell_of_signal(signal, orders, config_.stop_grace);
@@ -441,7 +431,7 @@ class Supervision {
 
   void look_for_standstill() {
     if (controller_.phase() != Phase::running) return;
-    const auto found = watch_.look(*group_, begin_step_, [this](int rank) { return controller_.has_exited(rank); });
+    const auto found = watch_.look(*group_, point_.step(), [this](int rank) { return controller_.has_exited(rank); });
     if (!found) return;
     tell_of_ranks();
     fail({.rank = found->rank, .what = found->what, .is_wait = true});
@@ -456,7 +446,7 @@ class Supervision {
   // Workers that were asked to leave, and end no step, may not do so in time.
   void save_before_it_is_too_late() {
     const bool is_late = farewell_.is_late(checkpoints_->num_written(), config_.stop_grace, Clock::now());
-    if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(briefing_.attempt);
+    if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(point_.attempt());
   }
 
   void tell_of_ranks() {
@@ -476,26 +466,21 @@ class Supervision {
 
   void note_start(int rank, std::string host) {
     controller_.on_started(rank);
-    if (ranks_.note_start(rank, std::move(host)) && briefing_.attempt == 0) timings_.first_line = log_.seconds();
+    if (ranks_.note_start(rank, std::move(host)) && point_.attempt() == 0) timings_.first_line = log_.seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
     if (rank == 0) progress_.on_report(history_.count(0), metrics);
-    log_.complain(history_.add(rank, std::move(metrics), log_.seconds(), !config_.callbacks.empty()));
+    history_.add(rank, std::move(metrics), log_.seconds(), !config_.callbacks.empty());
     tell_reports(false);
   }
 
-  static constexpr std::uint64_t all_steps = std::numeric_limits<std::uint64_t>::max();
-
-  // A rank that has gone by a step which others have saved would keep them waiting for ever. What it has posted may
-  // still be on its way, so this is looked at for a while.
   void look_for_part_checkpoint() {
-    const int found = checkpoints_->late_rank([this](int rank) { return steps_of(rank); });
-    if (patience_.is_over(found, Clock::now())) refuse_part_checkpoint(found, steps_of(found));
+    const auto failure = checkpoints_->late_part_failure([this](int rank) { return steps_of(rank); }, Clock::now());
+    if (failure) fail(*failure);
   }
-
-  void refuse_part_checkpoint(int rank, std::uint64_t steps) {
-    if (auto failure = checkpoints_->part_failure(rank, steps)) fail(*failure);
+  void refuse_part_checkpoint(int rank) {
+    if (const auto failure = checkpoints_->part_failure(rank)) fail(*failure);
   }
 
   void tell_reports(bool is_end) {
@@ -553,6 +538,8 @@ class Supervision {
     fields.step_times_by_rank = ranks_.take_step_times();
     log_.tell_of(attempts_);
     log_.tell_of_end(fields);
+    directory_.settle();
+    log_.tell_of_losses();
     fields.attempts = std::move(attempts_);
     left_.move_to(fields);
     fields.warnings = log_.all_warnings();
@@ -578,19 +565,16 @@ class Supervision {
   RankWatch watch_;
   PreemptionNotice notice_;
   RunCallbacks callbacks_;
-  Briefing briefing_{};
-  std::uint64_t begin_step_ = 0;   // of this attempt
+  ResumePoint point_;  // where this attempt has begun, or the next one will
+  AttentiveWait wait_;
   std::uint64_t failed_step_ = 0;  // at which the last attempt failed
   Farewell farewell_{};
   bool has_left_in_order_ = false;
-  Patience patience_{};  // with a rank that seems to have no part in a checkpoint
-  int stop_signal_ = 0;  // the last one that asked the run to end
   std::vector<Attempt> attempts_{};
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
   std::optional<RunCheckpoints> checkpoints_{};  // while there is a group
   LeftCheckpoints left_{};
-  bool began_with_checkpoint_ = false;
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   Timings timings_{};
   bool is_resizing_ = false;  // the ranks were asked to leave, for another number of them

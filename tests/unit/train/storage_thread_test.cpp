@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/train/detail/storage_thread.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/hanging_files.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace ry = railyard;
+using namespace std::chrono_literals;
+using ry::detail::StorageThread;
+
+namespace {
+
+constexpr std::size_t any_size = std::numeric_limits<std::size_t>::max();
+
+// Holds whoever passes until it is opened.
+struct Gate {
+  std::atomic<bool> is_open{false};
+  std::atomic<int> num_waiting{0};
+  void pass() {
+    ++num_waiting;
+    while (!is_open) std::this_thread::sleep_for(1ms);
+    --num_waiting;
+  }
+};
+
+std::ptrdiff_t num_threads() {
+  return std::distance(std::filesystem::directory_iterator{"/proc/self/task"}, std::filesystem::directory_iterator{});
+}
+
+}  // namespace
+
+TEST_CASE("StorageThread: does everything in order, before it is destroyed at the latest") {
+  std::vector<int> done;
+  {
+    StorageThread thread;
+    for (int at = 0; at < 1000; ++at) REQUIRE(thread.post(0, any_size, [&done, at] { done.push_back(at); }));
+  }
+  REQUIRE(done.size() == 1000);
+  for (int at = 0; at < 1000; ++at) CHECK(done[static_cast<std::size_t>(at)] == at);
+}
+
+TEST_CASE("StorageThread: waits for room once in vain, and again when half of it is free") {
+  const auto gate = std::make_shared<Gate>();
+  StorageThread thread{{.room = 1ms}};
+  CHECK(thread.post(5000, 8000, [gate] { gate->pass(); }));  // whatever its size
+  CHECK(thread.post(2000, 8000, [] {}));
+  CHECK_FALSE(thread.post(2000, 8000, [] {}));
+  CHECK_FALSE(thread.post(2000, 8000, [] {}));
+  CHECK(thread.post(2000, 16000, [] {}));
+  gate->is_open = true;
+  CHECK(thread.drain());
+  CHECK(thread.post(2000, 8000, [] {}));
+}
+
+TEST_CASE("StorageThread: leaves no thread for a fork, unless storage holds it, and goes on afterwards") {
+  const auto gate = std::make_shared<Gate>();
+  StorageThread thread{{.rest = 50ms}};
+  const auto before = num_threads();
+  int num_done = 0;
+  CHECK(thread.post(0, any_size, [&num_done] { ++num_done; }));
+  thread.rest();
+  CHECK(num_done == 1);
+  CHECK(num_threads() == before);
+  CHECK(thread.post(0, any_size, [gate] { gate->pass(); }));
+  CHECK(thread.post(0, any_size, [&num_done] { ++num_done; }));
+  thread.rest();
+  CHECK(gate->num_waiting == 1);
+  gate->is_open = true;
+  CHECK(thread.drain());
+  CHECK(num_done == 2);
+}
+
+TEST_CASE("StorageThread: one who waits for what was asked for so far is let go when that is given up") {
+  const auto gate = std::make_shared<Gate>();
+  StorageThread thread{{.end = 50ms}};
+  CHECK(thread.post(0, any_size, [gate] { gate->pass(); }));
+  CHECK(awaits([&] { return thread.held_for() > 0ns; }));
+  std::thread other{[&] { thread.await(); }};
+  CHECK_FALSE(thread.drain());
+  other.join();
+  CHECK_FALSE(thread.post(0, any_size, [] {}));
+  gate->is_open = true;
+}
