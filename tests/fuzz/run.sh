@@ -15,8 +15,15 @@ mkdir -p "$folder"
 cd "$folder"
 rm -rf corpus texts binaries pictures messages && mkdir corpus texts binaries pictures messages
 for name in checkpoint network text binary image; do
-  clang++ -std=c++20 -O2 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$root/include" \
-    -I"$root/tests" "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lssl -lcrypto -lfmt -lz -lpng -ljpeg -pthread
+  # To note what is compared, most of it by the sanitizers, takes as long as to run what is tried: it is worth that
+  # where bytes tell one format from another.
+  case $name in
+    binary | image) compares=() ;;
+    *) compares=(-fno-sanitize-coverage=trace-cmp) ;;
+  esac
+  clang++ -std=c++20 -O2 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "${compares[@]}" \
+    -I"$root/include" -I"$root/tests" "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lssl -lcrypto -lfmt -lz \
+    -lpng -ljpeg -pthread
 done
 
 # It begins with what a checkpoint really holds.
@@ -50,15 +57,16 @@ python3 "$root/tests/fuzz/binaries.py" binaries pictures
 # What a run frees is watched until long after the run. Where memory came from is not kept: an input that is left tells
 # that when it is run again, without these options.
 export ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=1
-# The file that the readers are given is in memory.
-TMPDIR=$(mktemp -d /dev/shm/railyard_fuzz.XXXXXX)
-export TMPDIR
-trap 'rm -rf "$TMPDIR"' EXIT
+# The file that the readers are given is in the working directory, which is in memory.
+memory=$(mktemp -d /dev/shm/railyard_fuzz.XXXXXX)
+trap 'rm -rf "$memory"' EXIT
+here=$PWD
 try() {
   mkdir -p "found/$1"
-  # To weigh inputs by how rare is what they do (-entropic) takes as long as to run them.
-  if ! "./$1_fuzz" -runs="$runs" -max_len="$2" -entropic=0 -timeout=10 -rss_limit_mb=2048 "found/$1" "$3" \
-    >"$1.log" 2>&1; then
+  # To weigh inputs by how rare is what they do (-entropic) takes as long as to run them. Nobody else adds inputs
+  # (-reload).
+  if ! (cd "$memory" && "$here/$1_fuzz" -runs="$runs" -max_len="$2" -entropic=0 -reload=0 -timeout=10 \
+    -rss_limit_mb=2048 -artifact_prefix="$here/" "$here/found/$1" "$here/$3") >"$1.log" 2>&1; then
     tail -n 60 "$1.log"
     exit 1
   fi
@@ -67,6 +75,7 @@ try() {
 }
 try checkpoint 2048 corpus
 try network 512 messages
-try text 512 texts
+# Enough for several blocks of 64 bytes, and for more than the 64 records whose place is kept.
+try text 192 texts
 try binary 4096 binaries
 try image 4096 pictures

@@ -33,21 +33,17 @@ inline bool are_equal(const ry::Block& block, std::size_t row, const ry::Block& 
 
 /// Is a file of this process alone, since several may run at once; gone when the process ends in order.
 struct InputFile {
-  InputFile() {
-    const char* const folder = std::getenv("TMPDIR");
-    path = std::string{folder == nullptr ? "/tmp" : folder} + "/railyard_fuzz_input_" + std::to_string(::getpid());
-    file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  }
+  InputFile() : file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {}
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
   ~InputFile() { ::unlink(path.c_str()); }
 
-  std::string path{};
-  int file = -1;
+  std::string path = std::to_string(::getpid());  // so short that a copy of it takes no memory
+  int file;
 };
 
-/// Writes a file, always the same one, and returns its path. Where TMPDIR is in memory, this takes no disk; by a path
-/// through /proc it would be opened half as fast.
+/// Writes a file, always the same one, into the working directory, and returns its path. Where that is in memory, this
+/// takes no disk.
 inline const std::string& write_file(std::string_view bytes) {
   static const InputFile input;
   require(::pwrite(input.file, bytes.data(), bytes.size(), 0) == static_cast<::ssize_t>(bytes.size()));

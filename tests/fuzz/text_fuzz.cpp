@@ -17,12 +17,14 @@ namespace ry = railyard;
 
 namespace {
 
+// The blocks grow, so that few of them have all the rows of the longest input.
 template <class Source>
 void check_skipping(const Source& in_order, const Source& counted) {
   const auto count = *counted.count();
   const auto reader = in_order.open(0);
   std::uint64_t seen = 0;
-  for (ry::Block block = reader->next(5); !block.empty(); block = reader->next(5)) {
+  std::size_t most_rows = 5;
+  for (ry::Block block = reader->next(most_rows); !block.empty(); block = reader->next(most_rows *= 2)) {
     const std::vector<std::uint64_t> backwards(block.ids().rbegin(), block.ids().rend());
     const ry::Block others = counted.read(backwards);
     for (std::size_t row = 0; row < block.rows(); ++row) {
@@ -36,23 +38,30 @@ void check_skipping(const Source& in_order, const Source& counted) {
   if (seen > 1) fuzz::require(counted.open(seen / 2)->next(1).ids()[0] == seen / 2);
 }
 
-// Where the first damage is an error: it is the same whether it was read, or counted by the line ends alone.
+// Where the first damage is an error: all is read where nothing is damaged, as many samples as the line ends alone say.
 template <class Source>
-void check_stopping(const Source& in_order, const Source& counted) {
+void check_stopping(const Source& source, bool is_damaged) {
+  const auto count = source.count();
   std::uint64_t seen = 0;
-  const auto reader = in_order.open(0);
-  for (ry::Block block = reader->next(100); !block.empty(); block = reader->next(100)) seen += block.rows();
-  fuzz::require(in_order.count() == seen);
-  fuzz::require(counted.count() == seen);
+  const auto reader = source.open(0);
+  try {
+    for (ry::Block block = reader->next(100); !block.empty(); block = reader->next(100)) seen += block.rows();
+  } catch (const ry::DataError&) {
+    fuzz::require(is_damaged);
+    return;
+  }
+  fuzz::require(!is_damaged);
+  fuzz::require(count == seen);
 }
 
 template <class Source>
 void check(const std::string& path, typename Source::Options options) {
   try {
     options.on_error = ry::OnError::skip();
-    check_skipping(Source{path, options}, Source{path, options});
+    const Source in_order{path, options};
+    check_skipping(in_order, Source{path, options});
     options.on_error = ry::OnError::stop();
-    check_stopping(Source{path, options}, Source{path, options});
+    check_stopping(Source{path, options}, in_order.skipped() > 0);
   } catch (const ry::Error&) {
   }
 }

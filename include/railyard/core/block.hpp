@@ -86,6 +86,7 @@ class Schema {
   // By sorting: files have up to millions of columns.
   void check() const {
     std::vector<std::string_view> names;
+    names.reserve(fields_.size());
     for (const Field& field : fields_) {
       if (field.name.empty()) throw ConfigError{detail::compose("column {} has no name", names.size())};
       names.push_back(field.name);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/demangled.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
 #include "railyard/core/world.hpp"
@@ -11,7 +12,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -135,14 +135,6 @@ struct WorkerExit {
 };
 
 namespace detail {
-
-[[nodiscard]] inline std::string demangled(const std::type_info& type) {
-  int status = 0;
-  char* text = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
-  std::string name = status == 0 && text != nullptr ? text : type.name();
-  std::free(text);
-  return name;
-}
 
 // LibTorch puts a backtrace of C++ frames after its message: nothing that helps, and longer than all the rest.
 [[nodiscard]] inline std::string without_backtrace(std::string_view message) {

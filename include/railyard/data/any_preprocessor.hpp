@@ -7,6 +7,7 @@
 #include "railyard/data/detail/fingerprint.hpp"
 
 #include "railyard/core/block.hpp"
+#include "railyard/core/detail/demangled.hpp"
 #include "railyard/core/stateful.hpp"
 
 #include <concepts>
@@ -55,8 +56,11 @@ class AnyPreprocessor {
   void load_state(const State& state) { held_->load_state(state); }
   /// Another when the one inside is, or its options or what it has learned are.
   [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
-  /// Another when the one inside is of another type, or looks at other columns; not when it has learned something else.
+  /// Another when the one inside is of another type, looks at other columns or has other options of which it tells; not
+  /// when it has learned something else.
   [[nodiscard]] std::uint64_t kind() const { return held_->kind(); }
+  /// The types inside of which nothing but the type tells one from another.
+  [[nodiscard]] std::vector<std::string> types_alike() const { return held_->types_alike(); }
 
  private:
   struct Held {
@@ -78,11 +82,15 @@ class AnyPreprocessor {
     virtual void load_state(const State& state) = 0;
     [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
     [[nodiscard]] virtual std::uint64_t kind() const = 0;
+    [[nodiscard]] virtual std::vector<std::string> types_alike() const = 0;
   };
 
   template <class P>
   struct Holder final : Held {
     static constexpr bool learns = LearningPreprocessor<P>;
+    static constexpr bool tells_options = requires(const P& fitted) {
+      { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
+    };
 
     template <class Given>
     explicit Holder(Given&& given) : preprocessor(std::forward<Given>(given)) {}
@@ -130,8 +138,19 @@ class AnyPreprocessor {
                       { preprocessor.kind() } -> std::convertible_to<std::uint64_t>;
                     }) {
         fingerprint.add(std::uint64_t{preprocessor.kind()});
+      } else if constexpr (tells_options) {
+        fingerprint.add(std::uint64_t{preprocessor.fingerprint()});
       }
       return fingerprint.value();
+    }
+    [[nodiscard]] std::vector<std::string> types_alike() const override {
+      if constexpr (requires { preprocessor.types_alike(); }) {
+        return preprocessor.types_alike();
+      } else if constexpr (tells_options || requires { preprocessor.touches(); }) {
+        return {};
+      } else {
+        return {detail::demangled(typeid(P))};
+      }
     }
 
     P preprocessor;

@@ -87,6 +87,15 @@ class Chain {
     for (const AnyPreprocessor& step : steps_) all.add(step.kind());
     return all.value();
   }
+  /// The types of the steps of which nothing but the type tells one from another.
+  [[nodiscard]] std::vector<std::string> types_alike() const {
+    std::vector<std::string> all;
+    for (const AnyPreprocessor& step : steps_) {
+      const auto of_step = step.types_alike();
+      if (step.passes() > 0) all.insert(all.end(), of_step.begin(), of_step.end());
+    }
+    return all;
+  }
   /// The columns that its steps look at or change.
   [[nodiscard]] TouchedColumns touches() const {
     std::vector<std::string> all;

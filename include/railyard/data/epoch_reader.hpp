@@ -106,8 +106,10 @@ class EpochDriver {
   void rest(bool rests) const noexcept {
     if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
   }
+  // One step is computed while the caller has another, if there is memory for both; else when the caller waits for it.
   [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept {
-    return ready_.empty() || (ready_.size() < batches && budget_.has_room(2 * largest_));
+    if (ready_.empty()) return taker_.waits.load() || budget_.used() + 2 * largest_ <= budget_.bound();
+    return ready_.size() < batches && budget_.has_room(2 * largest_);
   }
   std::optional<Ready> compute();
   std::optional<Ready> wait_for_ready(const Deadline& deadline);
@@ -149,7 +151,9 @@ inline EpochDriver::EpochDriver(const Dataset& dataset, const EpochOptions& opti
 
 // Opens the dataset: what that throws belongs to the first step.
 inline void EpochDriver::start() {
-  const Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
+  // All workers' part of a batch as the stream gave it, and this one's in a block of its own.
+  const std::size_t own_rows = (options_.global_batch_size + options_.world_size - 1) / options_.world_size;
+  const Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_, options_.global_batch_size + own_rows};
   plan_.emplace(dataset_, options_, scope, begin_, wishes_.feed.get(), taker_);
   const auto plan = [this]() -> std::optional<Work> {
     auto next = plan_->next();
@@ -181,7 +185,7 @@ inline std::optional<EpochDriver::Ready> EpochDriver::compute() {
   }
 }
 
-// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When the queue is full,
+// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When there is no room,
 // it rests until half of it has been taken: to be woken for each step would cost the loop more than the step is worth.
 inline void EpochDriver::drive() noexcept {
   have_time();
@@ -217,6 +221,10 @@ inline std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadl
   std::unique_lock lock{mutex_};
   const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
   taker_.waits.store(!is_ready());
+  if (is_resting_ && taker_.waits.load()) {  // there was no room for a step while the caller had the last one
+    is_resting_ = false;
+    changed_.notify_all();
+  }
   if (deadline.is_never()) {
     changed_.wait(lock, is_ready);
   } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {

@@ -29,7 +29,7 @@ namespace railyard::inline v0_1 {
 /// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
 /// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
 /// nothing where they are not known, and fingerprint(), a std::uint64_t that is another when its options are: caches
-/// behind it are made anew then.
+/// behind it are made anew then. By both of them a checkpoint tells two of one type from one that has learned anew.
 template <class P>
 concept Preprocessor = std::copy_constructible<P> &&
     requires(const P& fitted, const Schema& before, const Block& block) {

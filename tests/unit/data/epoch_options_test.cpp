@@ -5,11 +5,62 @@
 
 #include "railyard/data/epoch_reader.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace ry = railyard;
+
+namespace {
+
+constexpr std::size_t shuffled_sample_bytes = 10'000;
+constexpr std::size_t shuffled_bound_bytes = std::size_t{4} << 20U;
+
+// Reads shuffled samples in batches, and returns how much is under way at most, in percent of the bound. window, batch:
+// in percent of it as well.
+std::size_t percent_used(std::size_t window, std::size_t batch, std::size_t threads) {
+  constexpr std::size_t percent_rows = shuffled_bound_bytes / shuffled_sample_bytes;  // of a hundred
+  std::atomic<const ry::EpochReader*> reader = nullptr;
+  std::atomic<std::size_t> most = 0;
+  const auto look = [&] {
+    const ry::EpochReader* const looked_at = reader.load();
+    const std::size_t used = looked_at == nullptr ? 0 : looked_at->used_bytes();
+    for (std::size_t before = most; used > before && !most.compare_exchange_weak(before, used);) {
+    }
+  };
+  const std::vector<std::uint8_t> row(shuffled_sample_bytes);
+  const auto same = [&](const ry::Sample&, ry::SampleWriter& out) {
+    look();
+    out.set("x", row);
+  };
+  const auto dataset =
+      ry::Dataset::from_generator({{"x", ry::Dtype::u8, {static_cast<std::int64_t>(row.size())}}}, [&row] {
+        return [&row, num_left = 3 * percent_rows](ry::SampleWriter& out) mutable {
+          if (num_left-- == 0) return false;
+          out.set("x", row);
+          return true;
+        };
+      });
+  ry::EpochReader all{dataset.shuffle_window(window * percent_rows / 100).map(same).map(same),
+                      {.global_batch_size = batch * percent_rows / 100,
+                       .threads = threads,
+                       .prefetch = 1000,
+                       .bound_bytes = shuffled_bound_bytes}};
+  reader = &all;
+  std::size_t samples = 0;
+  while (const auto step = all.next()) {
+    samples += step->samples;
+    look();
+  }
+  reader = nullptr;  // before it ends
+  CHECK(samples == 3 * percent_rows);
+  return most * 100 / shuffled_bound_bytes;
+}
+
+}  // namespace
 
 TEST_CASE("EpochOptions: are refused when they cannot be met") {
   const auto dataset = ry::Dataset::from_columns({{"x", std::vector<float>(3)}});
@@ -72,4 +123,19 @@ TEST_CASE(
   CHECK(num_seen == 4 * batch_size);
   CHECK(num_uncounted == 0);
   CHECK(all.used_bytes() == 0);
+}
+
+TEST_CASE("EpochOptions: large windows and large batches together keep to the bound") {
+  for (const std::size_t threads : {0U, 1U, 3U}) {
+    for (const auto& [window, batch] : {std::pair{70U, 2U}, std::pair{70U, 12U}, std::pair{50U, 20U}}) {
+      CAPTURE(threads, window, batch);
+      CHECK(percent_used(window, batch, threads) <= 110);
+    }
+  }
+}
+
+TEST_CASE("EpochOptions: a window that leaves no room for two batches is refused") {
+  CHECK_THROWS_WITH(percent_used(70, 20, 1), ContainsSubstring("shuffle_window(") &&
+                                                 ContainsSubstring("for batches: make it or the batches smaller"));
+  CHECK(percent_used(10, 60, 0) > 110);  // the batch itself breaks the bound
 }

@@ -580,7 +580,7 @@ TEST_CASE("EpochReader: keeps to the bound on data ten times as large") {
 
 TEST_CASE("EpochReader: refuses a window that does not fit into the bound") {
   ry::EpochReader reader{ry::Dataset{WeighedSource{Tenfold::count, Tenfold::sample_bytes}}.shuffle_window(2000),
-                         {.global_batch_size = 50, .bound_bytes = Tenfold::bound_bytes}};
+                         {.global_batch_size = Tenfold::batch_size, .bound_bytes = Tenfold::bound_bytes}};
   const auto read = [&] {
     while (reader.next()) {
     }

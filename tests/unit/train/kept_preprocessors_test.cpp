@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -255,6 +256,76 @@ TEST_CASE(
   ry::StandardScaler newest{{.columns = {"x"}}};
   result.checkpoint()->load_preprocessor("train", newest);
   CHECK(made_by(newest, samples) == made_by(scaler_of(samples), samples));
+}
+
+// Scales a column, and does not say which.
+struct SilentScaler {
+  ry::StandardScaler inner;
+
+  ry::Schema schema(const ry::Schema& before) const { return inner.schema(before); }
+  ry::Block transform(const ry::Block& block) const { return inner.transform(block); }
+  void begin(const ry::Schema& schema) { inner.begin(schema); }
+  void add(const ry::Block& block) { inner.add(block); }
+  std::vector<std::byte> statistics() const { return inner.statistics(); }
+  void merge(std::span<const std::byte> bytes) { inner.merge(bytes); }
+  void finish() { inner.finish(); }
+  ry::State state() const { return inner.state(); }
+  void load_state(const ry::State& state) { inner.load_state(state); }
+};
+static_assert(ry::LearningPreprocessor<SilentScaler>);
+
+// Tells its options, by a number.
+struct NumberedScaler : SilentScaler {
+  std::uint64_t number = 0;
+
+  std::uint64_t fingerprint() const { return number; }
+};
+
+ry::StandardScaler scaler_of_y(const ry::Dataset& dataset) {
+  ry::StandardScaler scaler{{.columns = {"y"}}};
+  ry::fit(scaler, dataset);
+  return scaler;
+}
+
+TEST_CASE("Preprocessors: of one type that tells its options all are kept, and the newest of those with the same") {
+  const Scratch scratch;
+  const ry::Dataset samples = numbers(few);
+  const auto read = [&](ry::Worker& worker) {
+    const ry::Dataset train = worker.dataset("train");
+    worker.keep_preprocessors(train.transform(NumberedScaler{{scaler_of(samples.take(2))}, 1}));
+    worker.keep_preprocessors(train.transform(NumberedScaler{{scaler_of_y(samples)}, 2}));
+    worker.keep_preprocessors(train.transform(NumberedScaler{{scaler_of(samples)}, 1}));
+    report_once(worker);
+  };
+  const ry::Result result = run(scratch, {{"train", samples}}, read);
+  REQUIRE(result.error() == "");
+  CHECK(result.checkpoint()->parts() == std::vector<std::string>{"mean", "preprocessor.train", "preprocessor.train-2"});
+  NumberedScaler newest{{ry::StandardScaler{{.columns = {"x"}}}}, 1};
+  result.checkpoint()->load_preprocessor("train", newest);
+  CHECK(made_by(newest, samples) == made_by(scaler_of(samples), samples));
+}
+
+TEST_CASE("Preprocessors: two of one type that tells nothing of itself are refused, for either would be lost") {
+  const Scratch scratch;
+  const ry::Dataset samples = numbers(few);
+  const bool is_chain = GENERATE(false, true);
+  const auto keep = [&](ry::Worker& worker, const ry::StandardScaler& scaler) {
+    const ry::Dataset train = worker.dataset("train");
+    worker.keep_preprocessors(is_chain ? train.transform(ry::Chain{SilentScaler{scaler}})
+                                       : train.transform(SilentScaler{scaler}));
+  };
+  const auto read_same = [&](ry::Worker& worker) {
+    keep(worker, scaler_of(samples));
+    keep(worker, scaler_of(samples));
+    report_once(worker);
+  };
+  CHECK(run(scratch, {{"train", samples}}, read_same, "same").error() == "");
+  const auto read_others = [&](ry::Worker& worker) {
+    keep(worker, scaler_of(samples));
+    keep(worker, scaler_of_y(samples));
+  };
+  CHECK_THAT(run(scratch, {{"train", samples}}, read_others, "others").error(),
+             ContainsSubstring("the dataset \"train\"") && ContainsSubstring("SilentScaler a touches()"));
 }
 
 TEST_CASE("Preprocessors: their names in a checkpoint are not for parts of a TrainState") {

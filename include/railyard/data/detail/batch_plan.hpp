@@ -113,7 +113,9 @@ class BatchPlan {
     if (stream_) {
       Block input = stream_->take(range);
       MemoryShare share{*scope_.budget, bytes_of(input)};
-      return {[chain = chain_, key = scope_.key, input = std::move(input)] { return chain.apply(input, key); },
+      return {[chain = chain_, key = scope_.key, input = std::move(input)]() mutable {
+                return chain.apply(std::move(input), key);  // so that it is gone when the second operation begins
+              },
               {},
               std::move(share)};
     }

@@ -52,9 +52,10 @@ class ByteStream {
 };
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
+/// What says that nothing follows may say so of what has no size, as a pipe, and has 4 KiB.
 [[nodiscard]] inline std::size_t room_for(const ByteStream& stream, std::size_t most) noexcept {
-  constexpr std::uint64_t least = 4096;
-  return static_cast<std::size_t>(std::min<std::uint64_t>(std::max(stream.left(), least - 1), most - 1) + 1);
+  const std::uint64_t left = stream.left();
+  return static_cast<std::size_t>(std::min<std::uint64_t>(left > 0 ? left : 4095, most - 1) + 1);
 }
 
 /// Opens what it is told by path.

@@ -88,6 +88,8 @@ struct Scope {
   EpochKey key{};
   TaskPool* pool = nullptr;
   MemoryBudget* budget = nullptr;
+  // How many samples of batches are held at once beside what streams hold; 0 where there are no batches.
+  std::size_t batch_rows = 0;
 
   // How large blocks should be: small beside the bound, for each operation and thread has some.
   [[nodiscard]] std::size_t block_bytes() const noexcept { return std::max<std::size_t>(budget->bound() / 32, 1); }

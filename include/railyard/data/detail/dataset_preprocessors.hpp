@@ -7,6 +7,8 @@
 #include "railyard/data/chain.hpp"
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/detail/data_stock.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
+#include "railyard/data/preprocessor.hpp"
 
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
@@ -30,11 +32,16 @@ class DatasetPreprocessors {
   explicit DatasetPreprocessors(const Dataset& dataset) {
     DataStock stock = DataStock::of_operations();
     dataset.node()->take_stock(stock);
-    all_ = stock.preprocessors();
-    for (const auto& one : all_) {
-      if (!has_learned(*one)) continue;
-      learned_.push_back(one->fingerprint());
+    for (const auto& one : stock.preprocessors()) {
+      const State state = one->state();
+      const bool has_learned = state.values.begin() != state.values.end() || !state.tensors.empty();
+      all_.push_back({one, has_learned, depth_of(state)});
+      if (!has_learned) continue;
       kinds_.push_back(one->kind());
+      Fingerprint learned;
+      learned.add(kinds_.back());
+      identify_state(state, learned);
+      learned_.push_back(learned.value());
     }
   }
 
@@ -48,6 +55,19 @@ class DatasetPreprocessors {
 
   // Whether the other one has learned with preprocessors of the same types of the same columns, if something else.
   [[nodiscard]] bool is_of_kind_of(const DatasetPreprocessors& other) const noexcept { return kinds_ == other.kinds_; }
+
+  // The types of which nothing but the type tells one that has learned anew from another one.
+  [[nodiscard]] std::vector<std::string> types_alike() const {
+    std::vector<std::string> all;
+    for (const Step& step : all_) {
+      if (!step.has_learned) continue;
+      const auto of_step = step.preprocessor->types_alike();
+      all.insert(all.end(), of_step.begin(), of_step.end());
+    }
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }
 
   // Whether a state, which may be one of more that came behind them, says that they had learned something else.
   [[nodiscard]] bool had_learned_other(const State& state) const {
@@ -63,8 +83,8 @@ class DatasetPreprocessors {
   [[nodiscard]] std::optional<AnyPreprocessor> learned() const {
     if (learned_.empty()) return std::nullopt;
     std::vector<AnyPreprocessor> steps;
-    for (const auto& one : all_) {
-      if (has_learned(*one)) steps.push_back(*one);
+    for (const Step& step : all_) {
+      if (step.has_learned) steps.push_back(*step.preprocessor);
     }
     return joined(std::move(steps));
   }
@@ -74,20 +94,22 @@ class DatasetPreprocessors {
   [[nodiscard]] AnyPreprocessor all(const State* state = nullptr) const {
     std::vector<AnyPreprocessor> steps;
     std::size_t number = 0;
-    for (const auto& one : all_) {
-      steps.push_back(*one);
-      if (state == nullptr || !has_learned(*one)) continue;
-      const bool is_of_several = learned_.size() > 1 || depth_of(*state) > depth_of(one->state());
+    for (const Step& step : all_) {
+      steps.push_back(*step.preprocessor);
+      if (state == nullptr || !step.has_learned) continue;
+      const bool is_of_several = learned_.size() > 1 || depth_of(*state) > step.depth;
       steps.back().load_state(is_of_several ? Chain::state_of_step(*state, number++) : *state);
     }
     return joined(std::move(steps));
   }
 
  private:
-  [[nodiscard]] static bool has_learned(const AnyPreprocessor& preprocessor) {
-    const State state = preprocessor.state();
-    return state.values.begin() != state.values.end() || !state.tensors.empty();
-  }
+  struct Step {
+    std::shared_ptr<const AnyPreprocessor> preprocessor{};
+    bool has_learned = false;
+    std::size_t depth = 0;  // of its state
+  };
+
   // How many Chains there are in each other.
   [[nodiscard]] static std::size_t depth_of(const State& state) {
     std::string name = "num_steps";
@@ -99,8 +121,8 @@ class DatasetPreprocessors {
     return Chain{std::move(steps)};
   }
 
-  std::vector<std::shared_ptr<const AnyPreprocessor>> all_{};
-  std::vector<std::uint64_t> learned_{};  // fingerprints of those that have learned something
+  std::vector<Step> all_{};
+  std::vector<std::uint64_t> learned_{};  // what tells those that have learned something, and what that is
   std::vector<std::uint64_t> kinds_{};    // of the same
 };
 

@@ -67,14 +67,22 @@ class HeldWindow {
   void hold(Block part) {
     const std::size_t bytes = bytes_of(part);
     bytes_ += bytes;
-    if (bytes_ > scope_.budget->most_ahead()) {
+    if (const std::size_t most = most_bytes(); bytes_ > most) {
       throw ConfigError{
-          compose("{}: the window takes more than {} bytes, three quarters of what the reader may use: "
-                  "make it smaller or EpochOptions::bound_bytes larger",
-                  name_, scope_.budget->most_ahead())};
+          compose("{}: the window takes more than {} bytes, of {} that the reader may use, some of which are left for "
+                  "what is read ahead and for batches: make it or the batches smaller, or EpochOptions::bound_bytes "
+                  "larger",
+                  name_, most, scope_.budget->bound())};
     }
     shares_.emplace_back(*scope_.budget, bytes);
     parts_.push_back(std::move(part));
+  }
+
+  // Leaves what a batch of such samples takes; where that is most of the bound, the batch is what breaks it.
+  [[nodiscard]] std::size_t most_bytes() const noexcept {
+    const std::size_t bound = scope_.budget->bound();
+    const std::size_t of_batch = scope_.batch_rows * (bytes_ / rows_);
+    return std::clamp(bound - std::min(bound, of_batch), bound / 8, scope_.budget->most_ahead());
   }
 
   [[nodiscard]] RowOfPart find(std::size_t row) const {

@@ -5,6 +5,7 @@
 #include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/checkpoint/file_image.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 #include "railyard/data/any_preprocessor.hpp"
 #include "railyard/data/dataset.hpp"
@@ -32,7 +33,11 @@ class KeptPreprocessors {
       Kept* const known = find(name);
       if (known == nullptr) return add(std::move(name), std::move(used));
       if (used.begins(known->used)) return;
-      if (known->used.begins(used) || known->used.is_of_kind_of(used)) return set(*known, std::move(used));
+      if (known->used.begins(used)) return set(*known, std::move(used));
+      if (known->used.is_of_kind_of(used)) {
+        check_kind(name, used);
+        return set(*known, std::move(used));
+      }
       name = compose("{}-{}", dataset.name(), number);
     }
   }
@@ -62,6 +67,18 @@ class KeptPreprocessors {
     Kept kept{.dataset = std::move(name)};
     set(kept, std::move(used));
     if (kept.learned != nullptr) kept_.push_back(std::move(kept));
+  }
+  // Where nothing tells whether these have learned anew what the others had, or are others, neither may be lost.
+  static void check_kind(const std::string& name, const DatasetPreprocessors& used) {
+    const std::vector<std::string> types = used.types_alike();
+    if (types.empty()) return;
+    throw ConfigError{compose(
+        "the dataset \"{}\" is changed in two ways, by preprocessors of the same types that have learned different "
+        "things, and nothing tells whether the second is the first that has learned anew, or one to be kept beside it, "
+        "in checkpoints: give {} a touches() that returns the columns it looks at or changes, or a fingerprint() of "
+        "its "
+        "options",
+        name, joined(types, ", "))};
   }
   static void set(Kept& kept, DatasetPreprocessors used) {
     auto learned = used.learned();
