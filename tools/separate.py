@@ -168,8 +168,7 @@ class Declaration:
         self.place = self.place_of_comment(reader.text, reader.tokens[begin].begin)
         self.place_end = reader.text.index("\n", reader.tokens[end - 1].end)
         self.conditions = reader.conditions_at(reader.tokens[begin].begin)
-        words = {token.text for token in reader.tokens[begin:end]}
-        self.is_check = "static_assert" in words and reader.tokens[begin].text == "static_assert"
+        self.is_check = reader.tokens[begin].text == "static_assert"
         self.is_of_detail = any(re.search(r"\bdetail\b", name) for name in namespaces)
         # One that could not be read elsewhere.
         self.is_fixed = (
