@@ -144,7 +144,7 @@ def main():
     for seen in ("Seen", "Kind", "operator!", "seen_numbers", "SeenSum", "count_{}"):
         assert seen in header and seen not in detail.replace("detail::SeenSum<int>", ""), f"{seen}: {header}\n{detail}"
     (folder / "toy.hpp").write_text(header)
-    (folder / "detail.hpp").write_text(detail.replace("railyard/railyard.hpp", "toy.hpp"))
+    (folder / "detail.hpp").write_text(detail.replace("railyard.hpp", "toy.hpp"))
     (folder / "toy.cpp").write_text(source.replace("railyard/detail.hpp", "detail.hpp"))
     for name, flags, expected in (("moved_under_condition", ["-DWITH_MORE=1"], 97), ("moved_otherwise", [], 98)):
         (folder / "main.cpp").write_text(PROGRAM.replace("MORE", name))

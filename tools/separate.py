@@ -26,7 +26,7 @@ HEADER_HEAD = """// SPDX-License-Identifier: MIT
 DETAIL_HEAD = """// SPDX-License-Identifier: MIT
 // What of railyard::detail is not seen through railyard.hpp beside this, made by tools/amalgamate.py.
 #pragma once
-#include "railyard/railyard.hpp"
+#include "railyard.hpp"
 """
 SOURCE_HEAD = """// SPDX-License-Identifier: MIT
 // Defines what the headers beside this declare, made by tools/amalgamate.py. Compile it once.
