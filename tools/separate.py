@@ -19,6 +19,8 @@ UNUSED_PARAMETER = re.compile(r"template <class = void>\s+(?:\[\[\w+\]\]\s+)*")
 EMPTY_AT_FIRST = {"deque", "function", "list", "map", "multimap", "optional", "set", "shared_ptr", "string", "unique_ptr"}
 EMPTY_AT_FIRST |= {"unordered_map", "unordered_set", "vector", "weak_ptr"}
 
+EMPTY_NAMESPACE = re.compile(r"\nnamespace [^{};/]+ \{\s*\}(?:  // namespace [^\n]*)?\n")
+
 HEADER_HEAD = """// SPDX-License-Identifier: MIT
 // Railyard for programs of many source files, made by tools/amalgamate.py: functions are declared here, and defined in
 // railyard.cpp, which is compiled once and with the same RAILYARD_WITH_... as whatever includes this.
@@ -302,7 +304,9 @@ def separate(single):
     gone = [(each.place, each.place_end + 1) for each in hidden]
     changes = [each for each in changes if not any(begin <= each[0] and each[1] <= end for begin, end in gone)]
     header = with_changes(single, sorted([*changes, *((begin, end, "") for begin, end in gone)]), 0, len(single))
-    header = re.sub(r"\nnamespace [^{};/]+ \{\s*\}(?:  // namespace [^\n]*)?\n", "\n", header)
+    found = 1
+    while found:  # one of them may have stood alone in another
+        header, found = EMPTY_NAMESPACE.subn("\n", header)
     source = in_namespaces((function, "\n" + function.defined() + "\n") for function in reader.functions)
     return HEADER_HEAD + re.sub(r"\n{3,}", "\n\n", header).split("\n", 1)[1], DETAIL_HEAD + detail, SOURCE_HEAD + source
 
