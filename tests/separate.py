@@ -66,6 +66,53 @@ inline int moved_otherwise() {{ {LONG} return 11; }}
 inline int stays_with_macro() {{ {LONG} return GONE; }}
 #undef GONE
 inline int moved_forward(int value) {{ {LONG} return value; }}
+template <class = void>
+class Lazy {{
+ public:
+  [[nodiscard]] int moved_of_lazy() const {{ {LONG} return static_cast<int>(names_.size()) + 2; }}
+  template <class List>
+  int stays_required(const List& list) const requires requires {{ list.size(); }}
+  {{ {LONG} return static_cast<int>(list.size()); }}
+  template <class = void>
+  [[nodiscard]] static Lazy moved_lazily() {{ {LONG} return {{}}; }}
+  static Lazy<> moved_with_copy(const Lazy<>& from) {{ return from; }}
+
+ private:
+  std::vector<std::string> names_{{}};
+  int count_{{}};
+}};
+template <class = void>
+[[nodiscard]] int moved_of_no_class() {{ {LONG} return Lazy<>::template moved_lazily<>().moved_of_lazy(); }}
+namespace detail {{
+// Of the unseen: this goes with it.
+class Unseen {{
+ public:
+  [[nodiscard]] int moved_unseen() const {{ {LONG} return 3; }}
+  [[nodiscard]] int number() const {{ return 4; }}
+
+ private:
+  std::vector<int> numbers_{{}};
+}};
+struct OnlyUnseen {{
+  Unseen unseen{{}};
+}};
+inline int operator+(const Unseen& left, const Unseen& right) {{ return left.number() + right.number(); }}
+inline int moved_of_unseen() {{ {LONG} return Unseen{{}} + OnlyUnseen{{}}.unseen; }}
+static_assert(sizeof(Unseen) > 0);
+enum class Kind {{ first, second }};
+struct Seen {{
+  Kind kind = Kind::second;
+}};
+constexpr bool operator!(const Seen& seen) {{ return seen.kind == Kind::first; }}
+constexpr std::pair<int, int> seen_numbers[2] = {{{{1, 2}}, {{3, 4}}}};
+template <class T>
+concept SeenSum = requires(T left) {{ left + left; }};
+}}  // namespace detail
+template <class T>
+requires detail::SeenSum<T>
+int stays_seen(T value) {{ const detail::Seen seen; return !seen ? 0 : static_cast<int>(value + value) + detail::seen_numbers[1].first; }}
+inline int moved_with_unseen() {{ return detail::moved_of_unseen(); }}
+static_assert(detail::SeenSum<int>);
 }}  // namespace toy::inline v1
 """
 
@@ -77,7 +124,9 @@ int main() {
   const int sum = base.moved_virtual(1) + toy::Shape::moved_static().at("sum") + shape(2) + shape.moved_of_type(3)() +
                   inner.moved_inner() + inner.moved_outside() + toy::moved_forward(1) + toy::stays_with_macro() +
                   toy::MORE() + shape.moved_trailing().at("b") + shape.stays_small() + toy::stays_constant(-4) +
-                  shape.stays_template(0) + shape.stays_deduced() + toy::Box<int>{}.stays_of_template();
+                  shape.stays_template(0) + shape.stays_deduced() + toy::Box<int>{}.stays_of_template() + toy::Lazy{}.stays_required(std::string(3, 'a')) +
+                  toy::Lazy::moved_with_copy(toy::Lazy::moved_lazily()).moved_of_lazy() + toy::moved_of_no_class() +
+                  toy::stays_seen(2) + toy::moved_with_unseen();
   return shape && stays_friend(shape) ? sum : 0;
 }
 """
@@ -86,13 +135,18 @@ int main() {
 def main():
     compiler, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    header, source = separate(HEADER)
+    header, detail, source = separate(HEADER)
     for name in re.findall(r"\b(?:moved|stays)_\w+", HEADER):
         is_moved = re.search(rf"\b{name}\([^;{{]*(?:{{[^;]*}}[^;]*)?{{", source) is not None
         assert is_moved == name.startswith("moved") or name == "moved_virtual", f"{name}: {header}\n{source}"
+    for unseen in ("nseen", "operator+", "static_assert", "<class = void>", "names_{}"):
+        assert unseen not in header.replace("moved_with_unseen", ""), f"{unseen}: {header}"
+    for seen in ("Seen", "Kind", "operator!", "seen_numbers", "SeenSum", "count_{}"):
+        assert seen in header and seen not in detail.replace("detail::SeenSum<int>", ""), f"{seen}: {header}\n{detail}"
     (folder / "toy.hpp").write_text(header)
-    (folder / "toy.cpp").write_text(source.replace("railyard/railyard.hpp", "toy.hpp"))
-    for name, flags, expected in (("moved_under_condition", ["-DWITH_MORE=1"], 75), ("moved_otherwise", [], 76)):
+    (folder / "detail.hpp").write_text(detail.replace("railyard.hpp", "toy.hpp"))
+    (folder / "toy.cpp").write_text(source.replace("railyard/detail.hpp", "detail.hpp"))
+    for name, flags, expected in (("moved_under_condition", ["-DWITH_MORE=1"], 97), ("moved_otherwise", [], 98)):
         (folder / "main.cpp").write_text(PROGRAM.replace("MORE", name))
         subprocess.run(
             [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, "main.cpp", "toy.cpp", "-o", name], cwd=folder, check=True

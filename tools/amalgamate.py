@@ -120,8 +120,9 @@ def amalgamate():
 
 def main():
     single = amalgamate()
-    header, source = separate(single)
-    made = {SINGLE: single, COMPILED / "railyard" / "railyard.hpp": header, COMPILED / "railyard.cpp": source}
+    header, detail, source = separate(single)
+    made = {SINGLE: single, COMPILED / "railyard.cpp": source}
+    made |= {COMPILED / "railyard" / "railyard.hpp": header, COMPILED / "railyard" / "detail.hpp": detail}
     for path, text in made.items():
         if "--check" in sys.argv[1:]:
             if not path.is_file() or path.read_text() != text:

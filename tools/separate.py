@@ -1,242 +1,39 @@
 # SPDX-License-Identifier: MIT
-"""Parts the library in one file into a header in which functions are only declared and a source that defines them, for
-programs of many source files. What must be seen by its users (templates, constexpr, deduced types), and what is small,
-stays in the header. Used by amalgamate.py."""
+"""Parts the library in one file, for programs of many source files, into a header of what they see, another of what only
+railyard::detail sees, and a source that defines the functions of both. What must be seen by its users (templates,
+constexpr, deduced types), and what is small, stays in the header. Used by amalgamate.py."""
 import re
-import sys
 
-SMALL = 90  # characters of a body that stays where it is seen
+from declarations import CLOSING, Reader
 
-TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)
-      | (?P<directive>(?<![^\n])[ \t]*\#(?:[^\n\\]|\\.|\\\n)*)
-      | (?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)")
-      | (?P<text>(?:u8|[uUL])?"(?:[^"\\\n]|\\.)*")
-      | (?P<char>(?:u8|[uUL])?'(?:[^'\\\n]|\\.)+')
-      | (?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
-      | (?P<word>[A-Za-z_]\w*)
-      | (?P<sign><=>|->\*|\.\.\.|->|::|&&|\|\||==|!=|<=|>=|\+=|-=|\*=|/=|%=|&=|\|=|\^=|<<=|\+\+|--|<<|\[\[|.)""",
-    re.VERBOSE | re.DOTALL,
-)
+SMALL = 90  # characters of a body that may stay where it is seen
+
 INLINE = re.compile(r"\binline\s+")
-CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b\s*(.*)", re.DOTALL)
-CLOSING = {"(": ")", "[": "]", "{": "}", "[[": "]"}
 # A function with one of these before its name is for the eyes of its users.
 STAYS = {"constexpr", "consteval", "friend", "template", "extern", "__attribute__", "gnu", "requires", "typedef", "using", "concept"}
+NUMBER = re.compile(r"\b(?:bool|int|float|double|std::(?:size_t|byte|u?int\d+_t|string_view))$")
 SPECIFIERS = {"inline", "static", "virtual", "explicit"}
+# What makes a template of a function or a class so that it is compiled only where it is used.
+UNUSED_PARAMETER = re.compile(r"template <class = void>\s+(?:\[\[\w+\]\]\s+)*")
+# Members of these types are empty without {} as well. With it, all of what destroys them is instantiated.
+EMPTY_AT_FIRST = {"deque", "function", "list", "map", "multimap", "optional", "set", "shared_ptr", "string", "unique_ptr"}
+EMPTY_AT_FIRST |= {"unordered_map", "unordered_set", "vector", "weak_ptr"}
+
+EMPTY_NAMESPACE = re.compile(r"\nnamespace [^{};/]+ \{\s*\}(?:  // namespace [^\n]*)?\n")
 
 HEADER_HEAD = """// SPDX-License-Identifier: MIT
 // Railyard for programs of many source files, made by tools/amalgamate.py: functions are declared here, and defined in
 // railyard.cpp, which is compiled once and with the same RAILYARD_WITH_... as whatever includes this.
 """
-SOURCE_HEAD = """// SPDX-License-Identifier: MIT
-// What railyard/railyard.hpp beside this declares, made by tools/amalgamate.py. Compile it once.
-#include "railyard/railyard.hpp"
+DETAIL_HEAD = """// SPDX-License-Identifier: MIT
+// What of railyard::detail is not seen through railyard.hpp beside this, made by tools/amalgamate.py.
+#pragma once
+#include "railyard.hpp"
 """
-
-
-class Token:
-    def __init__(self, text, begin, end):
-        self.text = text
-        self.begin = begin
-        self.end = end
-
-
-class Reader:
-    """Finds the functions of a header whose bodies can stand elsewhere."""
-
-    def __init__(self, text):
-        self.text = text
-        self.tokens = []
-        self.conditions = []  # where, and the conditions from there on
-        self.undefined = set(re.findall(r"^#undef (\w+)", text, re.MULTILINE))
-        self.functions = []
-        self.declared = []  # begin, end and name of what is declared before it is defined
-        self.read_tokens()
-        self.partner = self.pair()
-
-    def read_tokens(self):
-        open_conditions = []
-        place = 0
-        while place < len(self.text):
-            match = TOKEN.match(self.text, place)
-            # A line of the preprocessor begins where spaces may have been read before it.
-            if match.lastgroup == "space" and "\n" in match[0] and not match[0].lstrip().startswith("/"):
-                end = match[0].rindex("\n") + 1
-                place += end
-                continue
-            place = match.end()
-            if match.lastgroup == "directive":
-                if found := CONDITION.match(match[0]):
-                    self.change(open_conditions, found[1], found[2].strip())
-                    self.conditions.append((match.start(), tuple(open_conditions)))
-            elif match.lastgroup != "space":
-                self.tokens.append(Token(match[0], match.start(), match.end()))
-
-    @staticmethod
-    def change(conditions, word, rest):
-        if word == "if":
-            conditions.append(f"({rest})")
-        elif word == "ifdef":
-            conditions.append(f"defined({rest})")
-        elif word == "ifndef":
-            conditions.append(f"!defined({rest})")
-        elif word == "elif":
-            conditions[-1] = f"(!{conditions[-1]} && ({rest}))"
-        elif word == "else":
-            conditions[-1] = f"!{conditions[-1]}"
-        else:
-            conditions.pop()
-
-    def pair(self):
-        """Returns where each bracket is closed. In branches that exclude one another all are, each for itself."""
-        partner = {}
-        stack = []
-        for i, token in enumerate(self.tokens):
-            if token.text in CLOSING:
-                for bracket in token.text:
-                    stack.append((i, CLOSING[bracket]))
-            elif token.text in (")", "]", "}"):
-                begin, closing = stack.pop()
-                if closing != token.text:
-                    line = self.text.count("\n", 0, token.begin) + 1
-                    sys.exit(f"line {line} of the single header: {token.text} closes what is no {closing}")
-                partner[begin] = i
-        return partner
-
-    def conditions_at(self, place):
-        found = ()
-        for begin, conditions in self.conditions:
-            if begin > place:
-                break
-            found = conditions
-        return found
-
-    def scope(self, i, end, namespaces, classes):
-        """Reads the declarations of a namespace or a class."""
-        while i < end:
-            text = self.tokens[i].text
-            if text in ("public", "private", "protected") and self.tokens[i + 1].text == ":":
-                i += 2
-            elif text == ";":
-                i += 1
-            else:
-                i = self.declaration(i, end, namespaces, classes)
-
-    def declaration(self, begin, end, namespaces, classes):
-        """Reads one declaration and returns where the next one begins."""
-        words = set()
-        parameters = None  # where the list of a function's begins
-        is_value = False
-        i = begin
-        while i < end:
-            text = self.tokens[i].text
-            if text == ";":
-                if "inline" in words and parameters is not None and not classes:
-                    self.declared.append((self.tokens[begin].begin, self.tokens[i].end, self.tokens[parameters - 1].text))
-                return i + 1
-            if text == "[[":
-                words.update(token.text for token in self.tokens[i : self.partner[i]])
-                i = self.partner[i] + 1
-            elif text == "[":
-                i = self.partner[i] + 1
-            elif text == "template" and parameters is None:
-                words.add(text)
-                i = self.behind_angles(i + 1)
-            elif text == "operator" and parameters is None:
-                words.add(text)
-                i += 1
-                if self.tokens[i].text in ("(", "["):
-                    i = self.partner[i] + 1
-                while self.tokens[i].text != "(":
-                    i += 1
-            elif text == "(":
-                if self.tokens[i - 1].text in ("decltype", "alignas", "__attribute__", "explicit", "requires"):
-                    pass
-                elif parameters is None and not is_value and self.tokens[self.partner[i] + 1].text != ">":
-                    parameters = i  # and not of a type, as in std::function<void()>
-                i = self.partner[i] + 1
-            elif text == "=":
-                is_value = True
-                i += 1
-            elif text == ":" and parameters is not None and not is_value:
-                i = self.behind_initializers(i)
-            elif text == "{":
-                close = self.partner[i]
-                if "namespace" in words:
-                    name = self.text[self.tokens[begin].begin : self.tokens[i - 1].end]
-                    self.scope(i + 1, close, namespaces + [name], classes)
-                    return close + 1
-                if "enum" in words or is_value:
-                    i = close + 1
-                elif words & {"class", "struct", "union"} and parameters is None:
-                    if not words & {"template"} and (name := self.name_of_class(begin, i)):
-                        self.scope(i + 1, close, namespaces, classes + [name])
-                    i = close + 1
-                elif parameters is not None:
-                    self.function(begin, parameters, i, words, namespaces, classes)
-                    return close + 1
-                else:
-                    if self.tokens[begin].text == "extern":
-                        return close + 1
-                    i = close + 1
-            else:
-                words.add(text)
-                i += 1
-        return end
-
-    def behind_angles(self, i):
-        depth = 0
-        while True:
-            text = self.tokens[i].text
-            if text in CLOSING:
-                i = self.partner[i]
-            depth += (text == "<") - (text == ">")
-            i += 1
-            if depth == 0:
-                return i
-
-    def behind_initializers(self, i):
-        """Returns where the body of a constructor begins."""
-        while True:
-            i += 1
-            while self.tokens[i].text not in ("(", "{"):
-                i = self.behind_angles(i) if self.tokens[i].text == "<" else i + 1
-            i = self.partner[i] + 1
-            if self.tokens[i].text == "...":
-                i += 1
-            if self.tokens[i].text != ",":
-                return i
-
-    def name_of_class(self, begin, end):
-        while self.tokens[begin].text not in ("class", "struct", "union"):
-            begin += 1
-        i = begin + 1
-        while self.tokens[i].text in ("alignas", "[["):
-            i = self.partner[i + (self.tokens[i].text == "alignas")] + 1
-        name = ""
-        while i < end and re.match(r"\w|::", self.tokens[i].text) and self.tokens[i].text != "final":
-            name += self.tokens[i].text
-            i += 1
-        return name
-
-    def function(self, begin, parameters, body, words, namespaces, classes):
-        close = self.partner[body]
-        text = self.text[self.tokens[body].begin : self.tokens[close].end]
-        head = [token.text for token in self.tokens[begin:body]]
-        returns = "->" in head[self.partner[parameters] - begin :]
-        if words & STAYS or ("auto" in words and not returns) or "try" in head:
-            return
-        if not classes and "inline" not in words:
-            return
-        if any(word in self.undefined for word in re.findall(r"\w+", text)):
-            return
-        conditions = self.conditions_at(self.tokens[begin].begin)
-        if any(word in self.undefined for each in conditions for word in re.findall(r"\w+", each)):
-            return
-        if len(text) <= SMALL and text.count(";") <= 1:
-            return
-        self.functions.append(Function(self, begin, parameters, body, namespaces, classes, conditions))
+SOURCE_HEAD = """// SPDX-License-Identifier: MIT
+// Defines what the headers beside this declare, made by tools/amalgamate.py. Compile it once.
+#include "railyard/detail.hpp"
+"""
 
 
 class Function:
@@ -276,13 +73,30 @@ class Function:
         tokens = self.reader.tokens
         return self.reader.text[tokens[begin].begin : tokens[end - 1].end] if begin < end else ""
 
+    def text(self):
+        return self.slice(self.body, self.reader.partner[self.body] + 1)
+
+    def is_outside(self):
+        """Whether its class declares it elsewhere."""
+        return self.reader.tokens[self.name - 1].text == "::"
+
+    def is_small(self):
+        """Whether its body does so little that it can stay, and needs no template for it."""
+        text = self.text()
+        if len(text) > SMALL or self.tail_end != self.body:
+            return False
+        returned = self.slice(self.begin, self.name).rstrip()
+        if not returned.endswith(("&", "*")) and not NUMBER.search(returned):
+            return text in ("{}", "{ }")
+        return re.fullmatch(r"\{ return [\w.:]+(?:\.size\(\)|\[\w+\])?(?: (?:==|!=|-|\+|>|<) [\w.:]+)?; \}", text) is not None
+
     def declared(self):
         """Returns begin, end and text of what takes the function's place in the header."""
         tokens = self.reader.tokens
         text = self.slice(self.begin, self.tail_end) + ";"
-        if tokens[self.name - 1].text == "::":  # it is declared in its class
+        if self.is_outside():
             text = ""
-        elif not self.classes:
+        else:
             text = INLINE.sub("", text, count=1)
         return tokens[self.begin].begin, tokens[self.reader.partner[self.body]].end, text
 
@@ -342,35 +156,172 @@ class Function:
         elif returned:
             head = returned + head if returned.endswith("::") else f"{returned} {head}"
         rest = self.slice(self.tail_end, self.body)
-        body = self.slice(self.body, self.reader.partner[self.body] + 1)
-        return head + (f" {rest}" if rest else "") + " " + body
+        return head + (f" {rest}" if rest else "") + " " + self.text()
+
+
+class Declaration:
+    """What is declared in a namespace."""
+
+    def __init__(self, reader, begin, end, namespaces):
+        self.begin = begin
+        self.end = end
+        self.namespaces = namespaces
+        self.name = reader.name_of(begin, end)
+        self.place = self.place_of_comment(reader.text, reader.tokens[begin].begin)
+        self.place_end = reader.text.index("\n", reader.tokens[end - 1].end)
+        self.conditions = reader.conditions_at(reader.tokens[begin].begin)
+        self.is_check = reader.tokens[begin].text == "static_assert"
+        self.is_of_detail = any(re.search(r"\bdetail\b", name) for name in namespaces)
+        # One that could not be read elsewhere.
+        self.is_fixed = (
+            reader.conditions_at(reader.tokens[end - 1].end) != self.conditions
+            or not reader.can_move(reader.text[self.place : self.place_end], self.conditions)
+            or reader.tokens[begin].text == "extern"
+        )
+
+    @staticmethod
+    def place_of_comment(text, place):
+        """Where the comment begins that stands right before a place, or else the line of it."""
+        place = text.rindex("\n", 0, place) + 1
+        while (before := text.rfind("\n", 0, place - 1) + 1) < place:
+            line = text[before:place].strip()
+            if not line.startswith("//") or line.startswith("// ----"):
+                break
+            place = before
+        return place
+
+
+class Separator(Reader):
+    """Finds the functions of a header whose bodies can stand elsewhere, and what is declared in its namespaces."""
+
+    def __init__(self, text):
+        self.undefined = set(re.findall(r"^#undef (\w+)", text, re.MULTILINE))
+        self.functions = []
+        self.declarations = []
+        self.initial = []  # begin and end of the {} of members
+        super().__init__(text)
+        self.scope(0, len(self.tokens), [], [])
+
+    def can_move(self, text, conditions):
+        """Whether the macros that are spoken of are there at the end as well."""
+        return not any(word in self.undefined for each in (text, *conditions) for word in re.findall(r"\w+", each))
+
+    def declared(self, begin, end, namespaces, classes):
+        if not classes:
+            self.declarations.append(Declaration(self, begin, end, namespaces))
+            return
+        words = [token.text for token in self.tokens[begin:end]]
+        words = words[words[0] == "mutable" :]
+        if words[:2] == ["std", "::"] and words[2] in EMPTY_AT_FIRST and words[-4].endswith("_") and words[-3:] == ["{", "}", ";"]:
+            self.initial.append((self.tokens[end - 3].begin, self.tokens[end - 2].end, ""))
+
+    def function(self, begin, parameters, body, words, namespaces, classes):
+        head = [token.text for token in self.tokens[begin:body]]
+        returns = "->" in head[self.partner[parameters] - begin :]
+        if words & STAYS or ("auto" in words and not returns) or "try" in head:
+            return
+        if not classes and "inline" not in words:
+            return
+        conditions = self.conditions_at(self.tokens[begin].begin)
+        function = Function(self, begin, parameters, body, namespaces, classes, conditions)
+        if self.can_move(function.text(), conditions) and not function.is_small():
+            self.functions.append(function)
+
+    def mentioned(self, declaration, moved):
+        """Returns the words of a declaration that are no members of something, without those at which `moved` is true."""
+        words = set()
+        for i in range(declaration.begin, declaration.end):
+            if not moved[i] and self.tokens[i - 1].text not in (".", "->"):
+                words.add(self.tokens[i].text)
+        return words
+
+    def hidden(self):
+        """Returns the declarations that the header can do without: checks, and what of detail nothing else speaks of."""
+        moved = [False] * len(self.tokens)
+        for function in self.functions:
+            begin = function.begin if function.is_outside() else function.tail_end
+            end = self.partner[function.body] + 1
+            moved[begin:end] = [True] * (end - begin)
+        mentioned = {each: self.mentioned(each, moved) for each in self.declarations}
+        named = {}
+        for each in self.declarations:
+            if each.is_of_detail and each.name:
+                named.setdefault(each.name, []).append(each)
+        kept = {each for each in self.declarations if each.is_fixed or not (each.is_of_detail or each.is_check)}
+        left = list(kept)
+        while left:
+            for word in mentioned[left.pop()]:
+                for each in named.pop(word, ()):
+                    if each not in kept:
+                        kept.add(each)
+                        left.append(each)
+        # Operators are there for what they speak of. What has a name is in `named` as long as it is not kept.
+        kept.update(each for each in self.declarations if not each.name and not each.is_check and not mentioned[each] & named.keys())
+        return [each for each in self.declarations if each not in kept]
+
+
+def made_plain(single):
+    """Returns the text without templates that are such only to be compiled where they are used."""
+    names = set()
+    parts = []
+    place = 0
+    for match in UNUSED_PARAMETER.finditer(single):
+        rest = single[match.end() : single.index("{", match.end())]
+        is_class = re.match(r"(?:class|struct) (\w+)", rest)
+        names.add(is_class[1] if is_class else re.search(r"(\w+)\(", rest)[1])
+        attributes = re.sub(r"template <class = void>\s+", "", match[0])
+        parts += [single[place : match.start()], attributes, "" if is_class else "inline "]
+        place = match.end()
+    text = "".join([*parts, single[place:]])
+    if not names:
+        return text
+    return re.sub(rf"\b(?:template )?({'|'.join(sorted(names))})<>", r"\1", text)
+
+
+def with_changes(text, changes, begin, end):
+    """Returns the text from a place to another, where each change has a begin, an end, and what takes its place."""
+    parts = []
+    for from_place, to_place, instead in changes:
+        if begin <= from_place < end:
+            parts += [text[begin:from_place], instead]
+            begin = to_place
+    return "".join([*parts, text[begin:end]])
 
 
 def separate(single):
-    """Returns the text of the header and of the source."""
-    reader = Reader(single)
-    reader.scope(0, len(reader.tokens), [], [])
-    changes = [function.declared() for function in reader.functions]
+    """Returns the text of the header, of the header for detail, and of the source."""
+    single = made_plain(single)
+    reader = Separator(single)
+    changes = reader.initial + [function.declared() for function in reader.functions]
     names = {function.slice(function.name, function.parameters) for function in reader.functions if not function.classes}
-    for begin, end, name in reader.declared:
-        if name in names:
+    for each in reader.declarations:
+        begin, end = reader.tokens[each.begin].begin, reader.tokens[each.end - 1].end
+        if each.name in names and single[end - 1] == ";" and "{" not in single[begin:end]:  # a function
             changes.append((begin, end, INLINE.sub("", single[begin:end], count=1)))
-    header = []
-    place = 0
-    for begin, end, text in sorted(changes):
-        header += [single[place:begin], text]
-        place = end
-    header.append(single[place:])
-    source = []
-    before = ((), ())  # namespaces and conditions
-    for function in reader.functions:
-        now = (tuple(function.namespaces), function.conditions)
+    changes.sort()
+    hidden = reader.hidden()
+    detail = in_namespaces((each, with_changes(single, changes, each.place, each.place_end) + "\n") for each in hidden)
+    gone = [(each.place, each.place_end + 1) for each in hidden]
+    changes = [each for each in changes if not any(begin <= each[0] and each[1] <= end for begin, end in gone)]
+    header = with_changes(single, sorted([*changes, *((begin, end, "") for begin, end in gone)]), 0, len(single))
+    found = 1
+    while found:  # one of them may have stood alone in another
+        header, found = EMPTY_NAMESPACE.subn("\n", header)
+    source = in_namespaces((function, "\n" + function.defined() + "\n") for function in reader.functions)
+    return HEADER_HEAD + re.sub(r"\n{3,}", "\n\n", header).split("\n", 1)[1], DETAIL_HEAD + detail, SOURCE_HEAD + source
+
+
+def in_namespaces(texts):
+    """Returns texts, each with what has its namespaces and conditions, within these."""
+    parts = []
+    before = ((), ())
+    for place, text in texts:
+        now = (tuple(place.namespaces), place.conditions)
         if now != before:
-            source += [*closing(before), *opening(now)]
+            parts += [*closing(before), *opening(now)]
             before = now
-        source.append("\n" + function.defined() + "\n")
-    source += closing(before)
-    return HEADER_HEAD + "".join(header).split("\n", 1)[1], SOURCE_HEAD + "".join(source)
+        parts.append(text)
+    return "".join([*parts, *closing(before)])
 
 
 def opening(now):

@@ -1,10 +1,32 @@
 // SPDX-License-Identifier: MIT
-// What railyard/railyard.hpp beside this declares, made by tools/amalgamate.py. Compile it once.
-#include "railyard/railyard.hpp"
+// Defines what the headers beside this declare, made by tools/amalgamate.py. Compile it once.
+#include "railyard/detail.hpp"
 
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+Piece::Piece(bool value) noexcept : Piece(std::string_view{value ? "true" : "false"}) {}
+
+Piece::Piece(int value) noexcept : Piece(static_cast<long long>(value)) {}
+
+Piece::Piece(long value) noexcept : Piece(static_cast<long long>(value)) {}
+
+Piece::Piece(long long value) noexcept : argument_(pack(value)) {}
+
+Piece::Piece(unsigned value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
+
+Piece::Piece(unsigned long value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
+
+Piece::Piece(unsigned long long value) noexcept : argument_(pack(value)) {}
+
+Piece::Piece(double value) noexcept : argument_(pack(value)) {}
+
+Piece::Piece(const char* value) noexcept : Piece(std::string_view{value}) {}
+
+Piece::Piece(const std::string& value) noexcept : Piece(std::string_view{value}) {}
+
+Piece::Piece(std::string_view value) noexcept : argument_(pack(value)) {}
 
 std::string compose_pieces(std::string_view pattern, std::initializer_list<Piece> pieces) {
   Piece::Argument arguments[max_pieces];
@@ -17,6 +39,16 @@ std::string compose_pieces(std::string_view pattern, std::initializer_list<Piece
 }
 
 namespace railyard::inline v0_1 {
+
+CollectiveError::CollectiveError(std::string operation, int rank, std::vector<int> blamed, const std::string& message) : Error(message), operation_(std::move(operation)), rank_(rank), blamed_(std::move(blamed)) {}
+
+WorkerError::WorkerError(int rank, const std::string& message) : Error(message), rank_(rank) {}
+
+Value::Value(std::string value) noexcept : value_(std::move(value)) {}
+
+Value::Value(std::string_view value) : value_(std::string{value}) {}
+
+Value::Value(const char* value) : value_(std::string{value}) {}
 
 auto Value::number() const -> double {
     if (is<double>()) return as<double>();
@@ -53,11 +85,17 @@ auto NamedValues::at(std::string_view name) const -> const Value& {
     throw Error{detail::compose("there is no value named \"{}\"; there are: {}", name, names.empty() ? "none" : names)};
   }
 
+auto NamedValues::empty() const noexcept -> bool { return entries_.empty(); }
+
 auto StateTensor::count() const noexcept -> std::int64_t {
     std::int64_t product = 1;
     for (const std::int64_t size : shape) product *= size;
     return product;
   }
+
+State::State(std::initializer_list<NamedValues::Entry> entries) : values(entries) {}
+
+auto State::at(std::string_view name) const -> const Value& { return values.at(name); }
 
 auto State::find_tensor(std::string_view name) const noexcept -> const StateTensor* {
     for (const StateTensor& tensor : tensors) {
@@ -101,10 +139,14 @@ void load_sums(std::span<double> sums, const State& state, std::string_view what
   saved->read(0, saved->count(), reinterpret_cast<std::byte*>(sums.data()));
 }
 
+double ratio_of(double part, double whole) noexcept { return whole == 0 ? 0 : part / whole; }
+
 }
 }
 
 namespace railyard::inline v0_1 {
+
+Accuracy::Accuracy(Options options) noexcept : options_(options) {}
 
 auto Accuracy::add_counts(std::uint64_t correct, std::uint64_t samples) noexcept -> void {
     sums_[0] += static_cast<double>(correct);
@@ -115,11 +157,33 @@ auto Accuracy::merge(const Accuracy& other) noexcept -> void {
     for (std::size_t at = 0; at < sums_.size(); ++at) sums_[at] += other.sums_[at];
   }
 
+auto Accuracy::reset() noexcept -> void { sums_ = {}; }
+
+auto Accuracy::value() const noexcept -> double { return sums_[0] / sums_[1]; }
+
+auto Accuracy::correct() const noexcept -> std::uint64_t { return static_cast<std::uint64_t>(sums_[0]); }
+
+auto Accuracy::samples() const noexcept -> std::uint64_t { return static_cast<std::uint64_t>(sums_[1]); }
+
+auto Accuracy::sums() noexcept -> std::span<double> { return sums_; }
+
+auto Accuracy::sums() const noexcept -> std::span<const double> { return sums_; }
+
+auto Accuracy::state() const -> State { return detail::state_of_sums(sums_); }
+
+auto Accuracy::load_state(const State& state) -> void { detail::load_sums(sums_, state, "Accuracy"); }
+
+Auc::Auc() : Auc(Options{}) {}
+
 Auc::Auc(Options options) : options_(options), counts_(2 * options.num_bins) {
     if (options.num_bins > 0 && options.low < options.high) return;
     throw ConfigError{
         detail::compose("an Auc was to have {} bins from {} to {}", options.num_bins, options.low, options.high)};
   }
+
+auto Auc::merge(const Auc& other) -> void { detail::add_sums(counts_, other.counts_, "Auc"); }
+
+auto Auc::reset() noexcept -> void { std::fill(counts_.begin(), counts_.end(), 0.0); }
 
 auto Auc::value() const noexcept -> double {
     double pairs = 0;
@@ -145,6 +209,16 @@ auto Auc::error_bound() const noexcept -> double {
     return in_one_bin / (2 * positives * negatives);
   }
 
+auto Auc::sums() noexcept -> std::span<double> { return counts_; }
+
+auto Auc::sums() const noexcept -> std::span<const double> { return counts_; }
+
+auto Auc::state() const -> State { return detail::state_of_sums(counts_); }
+
+auto Auc::load_state(const State& state) -> void { detail::load_sums(counts_, state, "Auc"); }
+
+auto Auc::positive(std::size_t bin) const noexcept -> double { return counts_[options_.num_bins + bin]; }
+
 auto Auc::bin_of(double score, std::size_t sample) const -> std::size_t {
     if (detail::has_nan_bits(score)) {
       throw DataError{detail::compose("Auc: sample {} of a batch has the score NaN", sample)};
@@ -160,14 +234,28 @@ auto Deadline::after(std::chrono::nanoseconds budget, std::string_view setting) 
     return {budget >= room ? Clock::time_point::max() : now + budget, budget, setting};
   }
 
+auto Deadline::never() noexcept -> Deadline {
+    return {Clock::time_point::max(), std::chrono::nanoseconds::max(), {}};
+  }
+
+auto Deadline::is_never() const noexcept -> bool { return time_ == Clock::time_point::max(); }
+
+auto Deadline::expired() const -> bool { return !is_never() && Clock::now() >= time_; }
+
 auto Deadline::remaining() const -> std::chrono::nanoseconds {
     if (is_never()) return std::chrono::nanoseconds::max();
     return std::max(std::chrono::nanoseconds{0}, std::chrono::nanoseconds{time_ - Clock::now()});
   }
 
+auto Deadline::renewed() const -> Deadline { return after(budget_, setting_); }
+
+auto Deadline::time() const noexcept -> Clock::time_point { return time_; }
+
 auto Deadline::budget_text() const -> std::string {
     return setting_.empty() ? time_text() : detail::compose("{} ({})", time_text(), setting_);
   }
+
+Deadline::Deadline(Clock::time_point time, std::chrono::nanoseconds budget, std::string_view setting) noexcept : time_(time), budget_(budget), setting_(setting) {}
 
 auto Deadline::time_text() const -> std::string {
     using namespace std::chrono_literals;
@@ -183,6 +271,10 @@ auto Deadline::time_text() const -> std::string {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+Descriptor::Descriptor(int fd) noexcept : fd_(fd) {}
+
+Descriptor::Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
 auto Descriptor::operator=(Descriptor&& other) noexcept -> Descriptor& {
     if (this != &other) {
       reset();
@@ -190,6 +282,10 @@ auto Descriptor::operator=(Descriptor&& other) noexcept -> Descriptor& {
     }
     return *this;
   }
+
+Descriptor::~Descriptor() { reset(); }
+
+auto Descriptor::is_open() const noexcept -> bool { return fd_ >= 0; }
 
 auto Descriptor::reset() noexcept -> void {
     if (fd_ >= 0) ::close(fd_);
@@ -212,6 +308,10 @@ std::string explain_errno(int error) {
                    count);
   }
   return text;
+}
+
+void throw_system(std::string_view what, int error) {
+  throw Error{compose("{}: {}", what, explain_errno(error))};
 }
 
 Descriptor adopt(int fd, std::string_view what) {
@@ -252,6 +352,12 @@ std::int64_t monotonic_ns() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
 }
 
+std::chrono::nanoseconds boot_time() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
+}
+
 timespec to_timespec(std::chrono::nanoseconds time) noexcept {
   const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
   return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
@@ -263,6 +369,10 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
   static_assert(sizeof(word) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
   const timespec time = to_timespec(at_most);
   ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
+}
+
+void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
 }
 
 void nudge(std::atomic<std::uint32_t>& word) noexcept {
@@ -285,11 +395,28 @@ void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexc
 #endif
 }
 
+void fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (got < 0 && errno != EINTR) throw_system("random bytes from the kernel", errno);
+    if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+std::string system_text(const char* path) {
+  const Descriptor file{::open(path, O_RDONLY | O_CLOEXEC)};
+  std::string text;
+  char part[1024];
+  ssize_t got = 1;
+  while (file.is_open() && got > 0) {
+    got = ::read(file.get(), part, sizeof part);
+    if (got > 0) text.append(part, static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
 std::string boot_id() {
-  char text[64];
-  const Descriptor file{::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)};
-  const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
-  std::string id(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  std::string id = system_text("/proc/sys/kernel/random/boot_id");
   while (!id.empty() && id.back() == '\n') id.pop_back();
   return id;
 }
@@ -320,6 +447,12 @@ void end_by_signal(int signal) {
 
 namespace railyard::inline v0_1 {
 
+auto Store::expect(const std::vector<std::string>& keys) -> void { static_cast<void>(keys); }
+
+auto Store::take_memory() -> detail::Descriptor { return {}; }
+
+auto Field::is_ragged() const noexcept -> bool { return !shape.empty() && shape.front() < 0; }
+
 auto Field::width() const noexcept -> std::size_t {
     std::int64_t product = 1;
     for (const std::int64_t size : shape) product *= size < 0 ? 1 : size;
@@ -329,6 +462,10 @@ auto Field::width() const noexcept -> std::size_t {
 auto Field::text(std::string name) -> Field {
     return {.name = std::move(name), .dtype = Dtype::u8, .shape = {-1}, .is_text = true};
   }
+
+Schema::Schema(std::vector<Field> fields) : fields_(std::move(fields)) { check(); }
+
+Schema::Schema(std::initializer_list<Field> fields) : fields_(fields) { check(); }
 
 auto Schema::find(std::string_view name) const noexcept -> std::optional<std::size_t> {
     for (std::size_t column = 0; column < fields_.size(); ++column) {
@@ -354,6 +491,7 @@ auto Schema::names() const -> std::string {
 
 auto Schema::check() const -> void {
     std::vector<std::string_view> names;
+    names.reserve(fields_.size());
     for (const Field& field : fields_) {
       if (field.name.empty()) throw ConfigError{detail::compose("column {} has no name", names.size())};
       names.push_back(field.name);
@@ -364,6 +502,10 @@ auto Schema::check() const -> void {
       throw ConfigError{detail::compose("two columns are named \"{}\": rename one of them", *twin)};
     }
   }
+
+Column::Column(std::shared_ptr<const std::byte> bytes, std::size_t rows, std::size_t row_bytes) noexcept : bytes_(std::move(bytes)), rows_(rows), row_bytes_(row_bytes) {}
+
+Column::Column(std::shared_ptr<const std::byte> bytes, std::shared_ptr<const std::vector<std::uint64_t>> ends) noexcept : bytes_(std::move(bytes)), rows_(ends->size()), ends_(std::move(ends)) {}
 
 auto Column::texts(std::span<const std::string> texts) -> Column {
     const auto all = std::make_shared<std::string>();
@@ -416,6 +558,8 @@ auto Column::take(std::span<const std::size_t> rows) const -> Column {
     return {std::move(shared), rows.size(), row_bytes_};
   }
 
+Block::Block() : schema_(std::make_shared<const Schema>()) {}
+
 Block::Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, std::vector<std::uint64_t> ids) : schema_(std::move(schema)), columns_(std::move(columns)), ids_(std::move(ids)) {
     bool fits = columns_.size() == schema_->size();
     for (const Column& column : columns_) fits = fits && column.rows() == ids_.size();
@@ -423,6 +567,14 @@ Block::Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, 
     throw ConfigError{detail::compose("a Block of the columns {} was given {} columns for {} samples, not all as long",
                                       schema_->names(), columns_.size(), ids_.size())};
   }
+
+auto Block::empty() const noexcept -> bool { return ids_.empty(); }
+
+auto Block::schema() const noexcept -> const Schema& { return *schema_; }
+
+auto Block::column(std::string_view name) const -> const Column& { return columns_[schema_->index_of(name)]; }
+
+auto Block::ids() const noexcept -> std::span<const std::uint64_t> { return ids_; }
 
 auto Block::slice(std::size_t begin, std::size_t end) const -> Block {
     Block part;
@@ -462,10 +614,26 @@ auto ConfusionMatrix::add(std::span<const std::int64_t> predictions, std::span<c
     }
   }
 
+auto ConfusionMatrix::merge(const ConfusionMatrix& other) -> void { detail::add_sums(counts_, other.counts_, "ConfusionMatrix"); }
+
+auto ConfusionMatrix::reset() noexcept -> void { std::fill(counts_.begin(), counts_.end(), 0.0); }
+
+auto ConfusionMatrix::count(std::size_t label, std::size_t prediction) const noexcept -> std::uint64_t {
+    return static_cast<std::uint64_t>(at(label, prediction));
+  }
+
 auto ConfusionMatrix::support(std::size_t label) const noexcept -> double {
     double sum = 0;
     for (std::size_t prediction = 0; prediction < num_classes_; ++prediction) sum += at(label, prediction);
     return sum;
+  }
+
+auto ConfusionMatrix::precision(std::size_t label) const noexcept -> double {
+    return detail::ratio_of(at(label, label), taken_for(label));
+  }
+
+auto ConfusionMatrix::recall(std::size_t label) const noexcept -> double {
+    return detail::ratio_of(at(label, label), support(label));
   }
 
 auto ConfusionMatrix::f1(std::size_t label) const noexcept -> double {
@@ -502,6 +670,20 @@ auto ConfusionMatrix::accuracy() const noexcept -> double {
     return correct / samples;
   }
 
+auto ConfusionMatrix::value() const noexcept -> double { return accuracy(); }
+
+auto ConfusionMatrix::sums() noexcept -> std::span<double> { return counts_; }
+
+auto ConfusionMatrix::sums() const noexcept -> std::span<const double> { return counts_; }
+
+auto ConfusionMatrix::state() const -> State { return detail::state_of_sums(counts_); }
+
+auto ConfusionMatrix::load_state(const State& state) -> void { detail::load_sums(counts_, state, "ConfusionMatrix"); }
+
+auto ConfusionMatrix::at(std::size_t label, std::size_t prediction) const noexcept -> double {
+    return counts_[label * num_classes_ + prediction];
+  }
+
 auto ConfusionMatrix::taken_for(std::size_t prediction) const noexcept -> double {
     double sum = 0;
     for (std::size_t label = 0; label < num_classes_; ++label) sum += at(label, prediction);
@@ -512,6 +694,8 @@ auto ConfusionMatrix::index_of(std::int64_t number, std::string_view what) const
     if (number >= 0 && static_cast<std::size_t>(number) < num_classes_) return static_cast<std::size_t>(number);
     throw DataError{detail::compose("ConfusionMatrix of {} classes was given the {} {}", num_classes_, what, number)};
   }
+
+auto BlockReader::place() const -> FilePlace { return {}; }
 
 }
 
@@ -524,6 +708,8 @@ auto SpinLock::lock() noexcept -> void {
     }
   }
 
+auto SpinLock::unlock() noexcept -> void { is_taken_.store(false, std::memory_order_release); }
+
 HomeMark::HomeMark() noexcept : page_(::mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     if (page_ == MAP_FAILED) return;
     if (::madvise(page_, size_bytes(), MADV_WIPEONFORK) == 0) {
@@ -533,6 +719,16 @@ HomeMark::HomeMark() noexcept : page_(::mmap(nullptr, size_bytes(), PROT_READ | 
       page_ = MAP_FAILED;
     }
   }
+
+HomeMark::~HomeMark() {
+    if (page_ != MAP_FAILED) ::munmap(page_, size_bytes());
+  }
+
+auto HomeMark::is_home() const noexcept -> bool {
+    return page_ == MAP_FAILED || *static_cast<const unsigned char*>(page_) != 0;
+  }
+
+auto HomeMark::size_bytes() noexcept -> std::size_t { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 Heap::Heap(std::byte* base, std::size_t size, std::shared_ptr<const void> keeps_mapping, bool is_shared,
        std::size_t max_cached) : keeps_mapping_(std::move(keeps_mapping)),
@@ -569,6 +765,10 @@ auto Heap::allocate(std::size_t size_bytes) noexcept -> void* {
     return block->payload();
   }
 
+auto Heap::deallocate(void* memory) noexcept -> void {
+    if (memory != nullptr) give_back(memory);
+  }
+
 auto Heap::give_back(void* memory) noexcept -> void {
     Block& block = *std::launder(reinterpret_cast<Block*>(static_cast<std::byte*>(memory) - sizeof(Block)));
     block.heap->take_back(block);
@@ -578,6 +778,8 @@ auto Heap::keep(std::shared_ptr<const void> object) -> void {
     const std::lock_guard lock{lock_};
     kept_.push_back(std::move(object));
   }
+
+auto Heap::contains(const void* memory) const noexcept -> bool { return memory >= begin_ && memory < end_; }
 
 auto Heap::trim() noexcept -> void {
     if (!home_.is_home()) return;
@@ -593,9 +795,25 @@ auto Heap::statistics() const noexcept -> PoolStatistics {
     return statistics;
   }
 
+auto Heap::Block::payload() noexcept -> std::byte* { return reinterpret_cast<std::byte*>(this) + sizeof(Block); }
+
+auto Heap::links(Block& block) noexcept -> Links& {
+    return *std::launder(reinterpret_cast<Links*>(block.payload()));
+  }
+
+auto Heap::end_of(Block& block) noexcept -> std::byte* { return block.payload() + block.size; }
+
 auto Heap::next_of(Block& block) const noexcept -> Block* {
     std::byte* next = end_of(block);
     return next < end_ ? std::launder(reinterpret_cast<Block*>(next)) : nullptr;
+  }
+
+auto Heap::page_up(std::byte* at) noexcept -> std::byte* {
+    return at + (4096U - reinterpret_cast<std::uintptr_t>(at) % 4096U) % 4096U;
+  }
+
+auto Heap::page_down(std::byte* at) noexcept -> std::byte* {
+    return at - reinterpret_cast<std::uintptr_t>(at) % 4096U;
   }
 
 auto Heap::place_of(std::size_t size) noexcept -> Place {
@@ -725,6 +943,10 @@ std::string demangled(const std::type_info& type) {
   return name;
 }
 
+std::string without_backtrace(std::string_view message) {
+  return std::string{message.substr(0, message.find("\nException raised from"))};
+}
+
 std::string text_of(const std::exception& error, int depth) {
   const char* what = error.what();
   std::string text = what == nullptr ? std::string{} : without_backtrace(what);
@@ -775,10 +997,18 @@ WorkerExit exit_of(const std::exception_ptr& exception) {
   return exit;
 }
 
+auto WorkerGroup::name_of_process(int process) const -> std::string { return "process " + std::to_string(process); }
+
 auto WorkerGroup::send_request(
       int process, [[maybe_unused]] std::span<const std::byte> request) -> std::function<std::vector<std::byte>()> {
     throw Error{"there is no process " + std::to_string(process) + " to send a request to: this one is alone"};
   }
+
+auto WorkerGroup::keeps_snapshots([[maybe_unused]] std::span<const std::uint8_t> slots) -> bool {
+    return shares_snapshots();
+  }
+
+auto WorkerGroup::lost_hosts() const -> std::string { return {}; }
 
 auto Mean::add(double value, double weight) noexcept -> void {
     if (weight == 0) return;
@@ -792,6 +1022,12 @@ auto Mean::add_sum(double sum, double weight) noexcept -> void {
     weight_ += weight;
   }
 
+auto Mean::merge(const Mean& other) noexcept -> void { add_sum(other.sum_, other.weight_); }
+
+auto Mean::reset() noexcept -> void { *this = Mean{}; }
+
+auto Mean::value() const noexcept -> double { return sum_ / weight_; }
+
 auto Mean::state() const -> State {
     State state{{"sum", sum_}, {"weight", weight_}};
     state.is_own = true;
@@ -801,6 +1037,10 @@ auto Mean::state() const -> State {
 auto Mean::load_state(const State& state) -> void {
     sum_ = state.at("sum").number();
     weight_ = state.at("weight").number();
+  }
+
+auto Perplexity::add(double mean_loss, std::uint64_t tokens) noexcept -> void {
+    add_sum(mean_loss * static_cast<double>(tokens), tokens);
   }
 
 auto Perplexity::add_sum(double loss, std::uint64_t tokens) noexcept -> void {
@@ -813,6 +1053,22 @@ auto Perplexity::merge(const Perplexity& other) noexcept -> void {
     for (std::size_t at = 0; at < sums_.size(); ++at) sums_[at] += other.sums_[at];
   }
 
+auto Perplexity::reset() noexcept -> void { sums_ = {}; }
+
+auto Perplexity::value() const noexcept -> double { return std::exp(mean_loss()); }
+
+auto Perplexity::mean_loss() const noexcept -> double { return sums_[0] / sums_[1]; }
+
+auto Perplexity::tokens() const noexcept -> std::uint64_t { return static_cast<std::uint64_t>(sums_[1]); }
+
+auto Perplexity::sums() noexcept -> std::span<double> { return sums_; }
+
+auto Perplexity::sums() const noexcept -> std::span<const double> { return sums_; }
+
+auto Perplexity::state() const -> State { return detail::state_of_sums(sums_); }
+
+auto Perplexity::load_state(const State& state) -> void { detail::load_sums(sums_, state, "Perplexity"); }
+
 }
 
 namespace railyard::inline v0_1 {
@@ -822,6 +1078,10 @@ std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return name != nullptr ? compose("SIG{}", name) : compose("signal {}", signal);
 }
+
+BlockSignals::BlockSignals(const sigset_t& signals) noexcept { ::pthread_sigmask(SIG_BLOCK, &signals, &before_); }
+
+BlockSignals::~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 sigset_t deferrable_signals() noexcept {
   sigset_t all;
@@ -836,6 +1096,10 @@ void open_standard_streams() noexcept {
   if (file >= 0) ::close(file);
 }
 
+Console::Console(int output, int error) noexcept : output_(output), error_(error) {}
+
+auto Console::is_terminal(int stream) noexcept -> bool { return ::isatty(stream) == 1; }
+
 auto Console::width(int stream) noexcept -> std::size_t {
     winsize size{};
     return ::ioctl(stream, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80U;
@@ -844,6 +1108,7 @@ auto Console::width(int stream) noexcept -> std::size_t {
 auto Console::write(int stream, std::string_view text) -> bool {
     if (stream < 0) return false;
     State& state = states_[stream == error_ ? 1 : 0];
+    const int way = way_to(stream, state);
     const WriteSignalGuard<SIGPIPE> guard;
     if (stream == STDOUT_FILENO && ::__fpending(stdout) > 0) {  // what the program has printed before comes before
       if (!is_ready(stream, state)) return false;
@@ -852,20 +1117,36 @@ auto Console::write(int stream, std::string_view text) -> bool {
     std::string whole;
     if (state.is_torn) text = whole.append("\n").append(text);
     const std::size_t size = text.size();
-    auto give_up = Clock::now() + patience;
+    auto give_up = Clock::now() + (state.is_stalled ? Clock::duration{0} : patience);
     while (!text.empty()) {
       if (!is_ready(stream, state)) break;
-      // A pipe that poll() calls writable has room for a page; more would block.
-      const ssize_t written = ::write(stream, text.data(), std::min<std::size_t>(text.size(), 4096));
+      // Where the way to the stream is the stream itself, a write that poll() promises may block beyond a page.
+      const ssize_t written = ::write(way, text.data(), std::min<std::size_t>(text.size(), 4096));
       if (written > 0) {
         text.remove_prefix(static_cast<std::size_t>(written));
         give_up = Clock::now() + patience;
-      } else if (written == 0 || (errno != EINTR && errno != EAGAIN) || Clock::now() >= give_up) {
+      } else if (written == 0 || (errno != EINTR && errno != EAGAIN)) {
         break;
+      } else if (errno == EAGAIN) {  // poll() knows better only now and then: not at once again
+        state.is_stalled = Clock::now() >= give_up;
+        if (state.is_stalled) break;
+        ::poll(nullptr, 0, 1);
       }
     }
     if (text.size() < size) state.is_torn = !text.empty();
     return text.empty();
+  }
+
+auto Console::way_to(int stream, State& state) -> int {
+    if (!std::exchange(state.is_opened, true)) {
+      struct stat status {};
+      if (::fstat(stream, &status) == 0 && (S_ISFIFO(status.st_mode) || is_terminal(stream))) {
+        const std::string name = compose("/proc/self/fd/{}", stream);
+        Descriptor own{::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
+        if (own.is_open()) state.own = std::make_shared<const Descriptor>(std::move(own));
+      }
+    }
+    return state.own ? state.own->get() : stream;
   }
 
 auto Console::is_ready(int stream, State& state) noexcept -> bool {
@@ -906,6 +1187,15 @@ std::string short_text(const Value& value) {
 }
 
 namespace railyard::inline v0_1 {
+
+ProgressLine::ProgressLine(const detail::Console& console, bool is_quiet) : console_(console), kind_(is_quiet ? Kind::quiet : kind_of(console.error())) {}
+
+ProgressLine::~ProgressLine() { erase(); }
+
+auto ProgressLine::interval() const noexcept -> std::chrono::nanoseconds {
+    const std::chrono::duration<double> seconds{kind_ == Kind::terminal ? redraw_after : plain_after};
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(seconds);
+  }
 
 auto ProgressLine::on_report(std::int64_t index, Metrics metrics) -> void {
     report_ = index;
@@ -974,12 +1264,15 @@ auto ProgressLine::text(const ProgressState& state) const -> std::string {
   }
 
 auto ProgressLine::fitted(std::string_view text, std::size_t columns) -> std::string {
+    constexpr std::string_view dots = "...";
     std::string line;
     std::size_t used = 0;
+    std::size_t kept = 0;  // of the line, where the dots have room behind it
     for (const char c : text) {
       const auto byte = static_cast<unsigned char>(c);
       const bool continues = (byte & 0xC0U) == 0x80;  // of a UTF-8 character that has been counted
-      if (!continues && ++used > columns) break;
+      if (!continues && used + dots.size() <= columns) kept = line.size();
+      if (!continues && ++used > columns) return line.substr(0, kept).append(dots.substr(0, columns));
       line += byte < 0x20 || byte == 0x7F ? ' ' : c;
     }
     return line;
@@ -1072,6 +1365,10 @@ std::uint32_t crc32c_update(std::uint32_t state, std::span<const std::byte> byte
   return crc32c_by_table(state, bytes);
 }
 
+auto Crc32c::add(std::span<const std::byte> bytes) noexcept -> void { state_ = crc32c_update(state_, bytes); }
+
+auto Crc32c::value() const noexcept -> std::uint32_t { return ~state_; }
+
 std::uint32_t crc32c(std::span<const std::byte> bytes) noexcept {
   Crc32c sum;
   sum.add(bytes);
@@ -1143,6 +1440,22 @@ void throw_damaged(const std::filesystem::path& file, std::string_view what) {
       compose("{}: {}; take another checkpoint, or copy this one anew from where it is whole", file.string(), what)};
 }
 
+Json::Json(Kind kind, std::string text) : kind_(kind), text_(std::move(text)) {}
+
+auto Json::kind() const noexcept -> Kind { return kind_; }
+
+auto Json::boolean() const -> bool { return expect(Kind::boolean, "true or false").text_ == "true"; }
+
+auto Json::text() const -> const std::string& { return expect(Kind::text, "text").text_; }
+
+auto Json::number() const -> const std::string& { return expect(Kind::number, "a number").text_; }
+
+auto Json::array() const -> const std::vector<Json>& { return expect(Kind::array, "a list").items_; }
+
+auto Json::names() const -> const std::vector<std::string>& { return expect(Kind::object, "an object").names_; }
+
+auto Json::items() const -> const std::vector<Json>& { return expect(Kind::object, "an object").items_; }
+
 auto Json::find(std::string_view name) const -> const Json* {
     const auto at = std::find(names().begin(), names().end(), name);
     return at == names_.end() ? nullptr : &items_[static_cast<std::size_t>(at - names_.begin())];
@@ -1158,6 +1471,8 @@ auto Json::expect(Kind kind, std::string_view what) const -> const Json& {
     return *this;
   }
 
+JsonParser::JsonParser(std::string_view text) : text_(text) {}
+
 auto JsonParser::parse() -> Json {
     Json json = value(0);
     skip_space();
@@ -1165,11 +1480,19 @@ auto JsonParser::parse() -> Json {
     return json;
   }
 
+auto JsonParser::refuse(std::string_view why) const -> void {
+    throw Damage{compose("it is no JSON at byte {}: {}", at_, why)};
+  }
+
+auto JsonParser::peek() const noexcept -> char { return at_ < text_.size() ? text_[at_] : '\0'; }
+
 auto JsonParser::take(std::string_view what) noexcept -> bool {
     const bool is_there = text_.substr(at_).starts_with(what);
     if (is_there) at_ += what.size();
     return is_there;
   }
+
+auto JsonParser::skip_space() noexcept -> void { at_ = std::min(text_.find_first_not_of(" \t\n\r", at_), text_.size()); }
 
 auto JsonParser::value(std::size_t depth) -> Json {
     if (++num_values_ > max_values) refuse(compose("there are more than {} values", max_values));
@@ -1284,6 +1607,8 @@ auto JsonParser::skip_digits() -> void {
     if (at_ == begin) refuse("a value is expected");
   }
 
+Json parse_json(std::string_view text) { return JsonParser{text}.parse(); }
+
 bool is_utf8(std::string_view text) noexcept {
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
@@ -1292,6 +1617,8 @@ bool is_utf8(std::string_view text) noexcept {
   }
   return true;
 }
+
+RemovedError::RemovedError(const std::filesystem::path& file) : DataError{compose("{}: it has just been removed; take a newer checkpoint", file.string())} {}
 
 auto InputFile::open(const std::filesystem::path& directory,
                                                              std::string_view name) -> std::shared_ptr<const InputFile> {
@@ -1312,6 +1639,10 @@ InputFile::InputFile(std::filesystem::path path, Descriptor file) : path_(std::m
     if (!S_ISREG(status.st_mode)) throw_damaged(path_, "it is no plain file");
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
+
+InputFile::InputFile(std::filesystem::path path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes), size_(bytes.size()) {}
+
+auto InputFile::descriptor() const noexcept -> int { return file_.get(); }
 
 auto InputFile::read(std::uint64_t begin, std::span<std::byte> to) const -> void {
     if (!file_.is_open()) return copy(begin, to);
@@ -1374,12 +1705,18 @@ std::optional<std::string> from_hexadecimal(std::string_view digits) {
   return digits.empty() ? std::optional{std::move(text)} : std::nullopt;
 }
 
+JsonWriter::JsonWriter(bool is_indented) : is_indented_(is_indented) { text_ += '{'; }
+
 auto JsonWriter::name(std::string_view name) -> JsonWriter& {
     separate();
     append_json_text(text_, name);
     text_ += is_indented_ ? ": " : ":";
     return *this;
   }
+
+auto JsonWriter::text(std::string_view text) -> void { append_json_text(text_, text); }
+
+auto JsonWriter::raw(std::string_view value) -> void { text_ += value; }
 
 auto JsonWriter::open() -> void {
     text_ += '{';
@@ -1405,11 +1742,19 @@ auto JsonWriter::separate() -> void {
     break_line();
   }
 
+auto JsonWriter::break_line() -> void {
+    if (is_indented_) text_.append(1, '\n').append(2 * depth_, ' ');
+  }
+
 void write_tagged(JsonWriter& writer, std::string_view tag, std::string_view text) {
   writer.open();
   writer.name(tag).text(text);
   writer.close();
 }
+
+void write_value(JsonWriter& writer, bool value) { writer.raw(value ? "true" : "false"); }
+
+void write_value(JsonWriter& writer, std::int64_t value) { writer.raw(compose("{}", value)); }
 
 void write_value(JsonWriter& writer, double value) {
   const auto bits = std::bit_cast<std::uint64_t>(value);
@@ -1523,6 +1868,14 @@ std::string preprocessor_part(std::string_view dataset) {
   if (name.size() <= 150) return name;
   return compose("{}%{:08x}", name.substr(0, 100), crc32c(std::as_bytes(std::span{dataset})));
 }
+
+std::string tensors_name(std::string_view part) { return compose("{}.safetensors", part); }
+
+std::string tensors_name(std::string_view part, int rank) {
+  return compose("{}.rank-{}.safetensors", part, rank);
+}
+
+std::string state_name_of(int rank) { return compose("state.rank-{}.json", rank); }
 
 std::string manifest_checksum(std::string_view text) {
   const auto covered = text.substr(manifest_head.size() + checksum_digits);
@@ -1844,6 +2197,10 @@ void add_pieces(std::map<std::string, Pieces>& tensors, const std::vector<PieceP
 
 namespace railyard::inline v0_1 {
 
+auto Checkpoint::open(const std::filesystem::path& directory) -> Checkpoint {
+    return Checkpoint{read_contents(directory)};
+  }
+
 auto Checkpoint::peek(const std::filesystem::path& directory) -> Checkpoint {
     auto contents = read_contents(directory);
     contents->lock.reset();
@@ -1873,6 +2230,12 @@ auto Checkpoint::verify() const -> void {
       }
     }
   }
+
+auto Checkpoint::manifest() const& noexcept -> const Manifest& { return contents_->manifest; }
+
+auto Checkpoint::manifest() && -> Manifest { return contents_->manifest; }
+
+auto Checkpoint::path() const noexcept -> const std::filesystem::path& { return contents_->path; }
 
 auto Checkpoint::parts() const -> std::vector<std::string> {
     std::vector<std::string> all;
@@ -1909,6 +2272,10 @@ auto Checkpoint::load(std::string_view part, int rank) const -> std::optional<St
     return std::nullopt;
   }
 
+auto Checkpoint::preprocessor_state(std::string_view dataset) const -> std::optional<State> {
+    return load(detail::preprocessor_part(dataset), 0);
+  }
+
 auto Checkpoint::files() const -> std::vector<std::filesystem::path> {
     std::vector<std::filesystem::path> paths;
     for (const ManifestFile& file : manifest().files) {
@@ -1916,6 +2283,8 @@ auto Checkpoint::files() const -> std::vector<std::filesystem::path> {
     }
     return paths;
   }
+
+Checkpoint::Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 
 auto Checkpoint::read_contents(const std::filesystem::path& directory) -> std::shared_ptr<Contents> {
     auto contents = std::make_shared<Contents>();
@@ -1956,6 +2325,12 @@ auto Checkpoint::has_file(std::string_view name) const -> bool {
     return std::any_of(files.begin(), files.end(), [name](const ManifestFile& file) { return file.name == name; });
   }
 
+auto Checkpoint::is_in_memory() const noexcept -> bool { return !contents_->in_memory.empty(); }
+
+auto Checkpoint::rank_of(const ManifestFile& file) -> std::optional<int> {
+    return detail::number_between<int>("state.rank-", file.name, ".json");
+  }
+
 auto Checkpoint::values_in(const std::string& name, std::string_view part) const -> std::optional<NamedValues> {
     if (!has_file(name)) return std::nullopt;
     return reading_states(name, [part](const detail::Json& states) -> std::optional<NamedValues> {
@@ -1964,6 +2339,10 @@ auto Checkpoint::values_in(const std::string& name, std::string_view part) const
       if (values == nullptr) return std::nullopt;
       return detail::read_values(*values);
     });
+  }
+
+auto Checkpoint::add_tensors(State& state, const std::string& name) const -> void {
+    if (has_file(name)) state.tensors = detail::tensors_in(input(name));
   }
 
 auto Checkpoint::add_pieces(State& state, std::string_view part) const -> void {
@@ -1991,6 +2370,22 @@ auto Checkpoint::add_pieces(State& state, std::string_view part) const -> void {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+auto Files::make_directory(const Path& path) -> int { return ::mkdir(path.c_str(), 0777); }
+
+auto Files::create(const Path& path) -> int { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
+
+auto Files::open(const Path& path, int flags) -> int { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
+
+auto Files::open_directory(const Path& path) -> int { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+
+auto Files::write(int fd, const std::byte* from, std::size_t size) -> ssize_t { return ::write(fd, from, size); }
+
+auto Files::write_at(int fd, const std::byte* from, std::size_t size, off_t at) -> ssize_t {
+    return ::pwrite(fd, from, size, at);
+  }
+
+auto Files::truncate(int fd, off_t size) -> int { return ::ftruncate(fd, size); }
+
 auto Files::set_direct(int fd, bool is_direct) -> int {
     const int flags = ::fcntl(fd, F_GETFL);
     return flags < 0 ? -1 : ::fcntl(fd, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT);
@@ -2000,6 +2395,18 @@ auto Files::write_back(int fd, std::size_t begin, std::size_t size, bool waits) 
     const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
     return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
   }
+
+auto Files::sync(int fd) -> int { return ::fsync(fd); }
+
+auto Files::sync_data(int fd) -> int { return ::fdatasync(fd); }
+
+auto Files::close(int fd) -> int { return ::close(fd); }
+
+auto Files::rename(const Path& from, const Path& to) -> int { return ::rename(from.c_str(), to.c_str()); }
+
+auto Files::unlink(const Path& path) -> int { return ::unlink(path.c_str()); }
+
+auto Files::remove_directory(const Path& path) -> int { return ::rmdir(path.c_str()); }
 
 auto Files::list(const Path& path, std::vector<std::string>& names) -> int {
     const std::unique_ptr<DIR, int (*)(DIR*)> directory{::opendir(path.c_str()), ::closedir};
@@ -2070,6 +2477,10 @@ void throw_storage(const std::filesystem::path& path, const FailedCall& failed) 
                       remedy_of(failed.error, path))};
 }
 
+void check_call(int result, std::string_view call, const std::filesystem::path& path) {
+  if (result < 0) throw_storage(path, {call, errno});
+}
+
 void sync_directory(Files& files, const std::filesystem::path& path) {
   const int fd = uninterrupted([&] { return files.open_directory(path); });
   check_call(fd, "opening the directory", path);
@@ -2093,6 +2504,24 @@ int remove_all(Files& files, const std::filesystem::path& path) {
   return first;
 }
 
+}
+}
+
+namespace railyard::inline v0_1 {
+
+PartBytes::PartBytes(std::size_t size, Read read) : size_(size), read_(std::move(read)) {}
+
+auto PartBytes::read(std::size_t begin, std::size_t size) const -> std::span<const std::byte> {
+    return read_ ? read_(begin, size) : bytes_.subspan(begin, size);
+  }
+
+}
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+PartFiles::PartFiles(Files& files, std::filesystem::path directory) : files_(files), path_(std::move(directory)) {}
+
 auto PartFiles::write(const std::string& name, const PartBytes& bytes) -> ManifestFile {
     const auto path = path_ / name;
     folders_.insert(path.parent_path());
@@ -2107,6 +2536,12 @@ auto PartFiles::write(const std::string& name, const PartBytes& bytes) -> Manife
       files_.unlink(path);
     }
     throw_storage(path, *first);
+  }
+
+auto PartFiles::remove(const std::string& name) -> void { files_.unlink(path_ / name); }
+
+auto PartFiles::seal() -> void {
+    for (const auto& folder : folders_) sync_directory(files_, folder);
   }
 
 auto PartFiles::try_write(const std::filesystem::path& path, const PartBytes& bytes, bool may_be_direct,
@@ -2162,6 +2597,10 @@ auto PartFiles::pace(int fd, std::size_t begin, std::size_t size) -> int {
     return result != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT) ? errno : 0;
   }
 
+Staging::Staging(Files& files, std::filesystem::path path, std::filesystem::path trash) : files_(files), path_(std::move(path)), trash_(std::move(trash)), parts_(files, path_) {
+    make_directory(path_);
+  }
+
 Staging::~Staging() {
     if (is_published_) return;
     // Away from its name first: another process that was given up may still write by it, and would put something into a
@@ -2177,10 +2616,16 @@ auto Staging::make_folders(const std::string& name) -> void {
     }
   }
 
+auto Staging::seal() -> void {
+    for (const auto& folder : folders_) sync_directory(files_, folder);
+  }
+
 auto Staging::publish(const std::filesystem::path& name) -> int {
     is_published_ = uninterrupted([&] { return files_.rename(path_, name); }) == 0;
     return is_published_ ? 0 : errno;
   }
+
+auto Staging::set_published() noexcept -> void { is_published_ = true; }
 
 auto Staging::make_directory(const std::filesystem::path& path) -> void {
     check_call(uninterrupted([&] { return files_.make_directory(path); }), "making the directory", path);
@@ -2215,6 +2660,9 @@ std::vector<Checkpoint> ranked(const std::vector<Checkpoint>& checkpoints,
 
 namespace railyard::inline v0_1 {
 
+CheckpointFolder::CheckpointFolder(std::filesystem::path folder, std::uint64_t generation,
+                            std::shared_ptr<detail::Files> files) : folder_(std::filesystem::absolute(folder)), generation_(generation), files_(std::move(files)) {}
+
 auto CheckpointFolder::commit(Manifest manifest, std::span<const Part> parts, PartWriters* others) -> std::filesystem::path {
     check_names(parts);
     complete(manifest);
@@ -2232,6 +2680,8 @@ auto CheckpointFolder::commit(Manifest manifest, std::span<const Part> parts, Pa
     detail::sync_directory(*files_, folder_);
     return path;
   }
+
+auto CheckpointFolder::list() const -> std::vector<Checkpoint> { return all(&Checkpoint::open); }
 
 auto CheckpointFolder::newest() const -> std::optional<Checkpoint> {
     auto all = numbers();
@@ -2278,6 +2728,8 @@ auto CheckpointFolder::last_generation() const -> std::uint64_t {
     }
     return last;
   }
+
+auto CheckpointFolder::doubt() const -> std::string_view { return detail::doubt_about(folder_.parent_path()); }
 
 auto CheckpointFolder::sweep() -> std::vector<std::string> {
     std::vector<std::filesystem::path> rubbish;
@@ -2418,6 +2870,14 @@ auto CheckpointFolder::check_still_mine() const -> void {
                         folder_.string())};
   }
 
+auto CheckpointFolder::path_of(std::uint64_t number) const -> std::filesystem::path {
+    return folder_ / detail::compose("{}{:06}", checkpoint_prefix, number);
+  }
+
+auto CheckpointFolder::trash_of(std::string_view name) const -> std::filesystem::path {
+    return folder_ / detail::compose("{}{}-{}", trash_prefix, generation_, name);
+  }
+
 auto CheckpointFolder::publish(detail::Staging& staging, const std::string& id) -> std::filesystem::path {
     const auto taken = numbers();
     for (std::uint64_t number = taken.empty() ? 1 : taken.back() + 1;; ++number) {
@@ -2542,6 +3002,10 @@ auto CheckpointFolder::remove(const std::vector<std::filesystem::path>& paths) -
     return left;
   }
 
+std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run) {
+  return CheckpointFolder{run / "checkpoints"}.newest();
+}
+
 }
 
 namespace railyard::inline v0_1 {
@@ -2654,6 +3118,7 @@ std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank, 
     images.push_back(detail::states_image(detail::state_name_of(rank), parts, true, is_of_rank));
     images.back().is_own =
         std::none_of(parts.begin(), parts.end(), [](auto& part) { return detail::has_pieces(part.state); });
+    images.back().is_part = !images.back().is_own;
   }
   for (const auto& [name, state] : parts) {
     const bool is_own = state.is_own;
@@ -2661,9 +3126,15 @@ std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank, 
     if (has_common) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
     const std::size_t num_common = images.size();
     detail::add_tensors(images, detail::tensors_name(name, rank), state, std::not_fn(is_whole));
-    if (images.size() > num_common) images.back().is_own = is_own;
+    if (images.size() == num_common) continue;
+    images.back().is_own = is_own;
+    images.back().is_part = !is_own;
   }
   return images;
+}
+
+std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
+  return file_images(parts, rank, rank == 0);
 }
 
 }
@@ -2716,6 +3187,12 @@ std::string ranks_text(std::span<const int> ranks) {
   }
   return text;
 }
+
+std::string place_text(std::string_view operation, int rank, int size) {
+  return compose("{} on rank {}/{}", operation, rank, size);
+}
+
+Arguments::Arguments(const World& world, DeviceKind device_kind) noexcept : world_(&world), device_kind_(device_kind) {}
 
 auto Arguments::all_reduce(const Buffer& data, ReduceOp op) const -> Signature {
     const Signature signature{.operation = Operation::all_reduce, .op = op, .dtype = data.dtype, .count = data.count};
@@ -2802,6 +3279,14 @@ auto Arguments::all_to_all(const ConstBuffer& in, const Buffer& out) const -> Si
     return signature;
   }
 
+auto Arguments::send(const ConstBuffer& data, int peer) const -> Signature {
+    return message(Operation::send, data, peer, "to");
+  }
+
+auto Arguments::receive(const Buffer& data, int peer) const -> Signature {
+    return message(Operation::receive, data, peer, "from");
+  }
+
 auto Arguments::refuse(const Signature& signature, std::string_view what) const -> void {
     throw ConfigError{
         compose("{}: {}; nothing was sent", place_text(describe(signature), world_->rank, world_->size), what)};
@@ -2866,6 +3351,8 @@ auto Arguments::reduction(const Signature& signature) const -> void {
                                 name_of(signature.dtype)));
     }
   }
+
+LocalHub::LocalHub(int size) : size_(size), references_(size), seats_(to_index(size)), mailboxes_(to_index(size) * to_index(size)) {}
 
 auto LocalHub::arrive(const World& world, const Deadline& deadline, const std::function<bool(int)>& close_to) -> void {
     std::unique_lock lock{mutex_};
@@ -2942,6 +3429,12 @@ auto LocalHub::leave(int rank) noexcept -> bool {
     return --references_ == 0;
   }
 
+auto LocalHub::to_index(int rank) noexcept -> std::size_t { return static_cast<std::size_t>(rank); }
+
+auto LocalHub::mailbox(int from, int to) noexcept -> std::deque<Message*>& {
+    return mailboxes_[to_index(from) * to_index(size_) + to_index(to)];
+  }
+
 auto LocalHub::wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline) -> bool {
     if (deadline.is_never()) {
       changed_.wait(lock);
@@ -3006,6 +3499,10 @@ auto LocalHub::compare_signatures() -> void {
     }
   }
 
+auto LocalHub::mismatch_text(int a, const Signature& of_a, int b, const Signature& of_b) -> std::string {
+    return disagreement(a, describe(of_a), b, describe(of_b));
+  }
+
 auto LocalHub::fail(std::vector<int> blamed, std::string text) -> void {
     if (!failure_) failure_ = Failure{std::move(blamed), std::move(text)};
     changed_.notify_all();
@@ -3024,15 +3521,48 @@ std::pair<std::size_t, std::size_t> slice_of(std::size_t count, const World& wor
   return {begin, std::min(slice, count - begin)};
 }
 
+void reduce(void* out, std::span<const std::byte* const> sources, std::size_t count, Dtype dtype, ReduceOp op) {
+  auto* bytes = static_cast<std::byte*>(out);
+  visit_dtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    switch (effective_op(dtype, op)) {
+      case ReduceOp::sum:
+        return reduce_typed<T, ReduceOp::sum>(bytes, sources, count);
+      case ReduceOp::average:
+        return reduce_typed<T, ReduceOp::average>(bytes, sources, count);
+      case ReduceOp::min:
+        return reduce_typed<T, ReduceOp::min>(bytes, sources, count);
+      case ReduceOp::max:
+        return reduce_typed<T, ReduceOp::max>(bytes, sources, count);
+      case ReduceOp::product:
+        return reduce_typed<T, ReduceOp::product>(bytes, sources, count);
+    }
+  });
+}
+
 auto WireWriter::put_text(std::string_view text) -> void {
     put(static_cast<std::uint32_t>(text.size()));
     put_rest(std::as_bytes(std::span{text}));
   }
 
+auto WireWriter::put_rest(std::span<const std::byte> bytes) -> void { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+
+auto WireWriter::text() const -> std::string { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+
+auto WireWriter::reserve(std::size_t size) -> void { bytes_.reserve(size); }
+
+WireReader::WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
+
+WireReader::WireReader(std::string_view text) noexcept : rest_(std::as_bytes(std::span{text})) {}
+
 auto WireReader::take_text() -> std::string {
     const auto bytes = take_bytes(take<std::uint32_t>());
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
+
+auto WireReader::take_rest() noexcept -> std::span<const std::byte> { return std::exchange(rest_, {}); }
+
+auto WireReader::is_empty() const noexcept -> bool { return rest_.empty(); }
 
 auto WireReader::take_bytes(std::size_t count) -> std::span<const std::byte> {
     if (count > rest_.size()) {
@@ -3046,10 +3576,26 @@ auto WireReader::take_bytes(std::size_t count) -> std::span<const std::byte> {
     return taken;
   }
 
+std::optional<std::string> peek(Store& store, std::string_view key) {
+  return store.get(key, Deadline::after(std::chrono::nanoseconds{0}));
+}
+
+std::string stage_key(const std::string& prefix, std::string_view stage, int rank) {
+  return compose("{}{}/{}", prefix, stage, rank);
+}
+
 void expect_each(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < world.size; ++rank) keys.push_back(stage_key(prefix, stage, rank));
   store.expect(keys);
+}
+
+bool asks_all(const World& world) noexcept {
+  return world.size <= most_who_ask_all || world.rank == 0;
+}
+
+std::string gathered_key(const std::string& prefix, std::string_view stage) {
+  return compose("{}{}/all", prefix, stage);
 }
 
 void expect_all(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
@@ -3068,6 +3614,10 @@ std::string enter_group(Store& store, std::string_view kind, const World& world,
     } catch (const KeyTakenError&) {  // by an earlier connect of this very rank: nobody else sets this key
     }
   }
+}
+
+std::string enter_group(Store& store, std::string_view kind, const World& world) {
+  return enter_group(store, kind, world, world.host);
 }
 
 std::vector<std::optional<std::string>> await_each(Store& store, const std::string& prefix,
@@ -3169,6 +3719,89 @@ auto Local::connect(const Options& /*options*/, const World& world, Store& store
     return local;
   }
 
+Local::~Local() {
+    if (hub_ != nullptr && hub_->leave(world_.rank)) delete hub_;
+  }
+
+auto Local::all_reduce(Buffer data, ReduceOp op, const Call& call) -> FinishedWork {
+    const auto signature = arguments().all_reduce(data, op);
+    auto* mine = static_cast<std::byte*>(data.data);
+    return run(signature, mine, mine, call, [&](const Seats& seats) {
+      const auto [begin, count] = detail::slice_of(data.count, world_);
+      const std::size_t offset = begin * size_of(data.dtype);
+      std::vector<const std::byte*> sources;
+      for (const auto& seat : seats) sources.push_back(seat.in + offset);
+      detail::reduce(mine + offset, sources, count, data.dtype, op);
+      for (const auto& seat : seats) {
+        if (seat.out != mine) copy(seat.out + offset, mine + offset, count, data.dtype);
+      }
+    });
+  }
+
+auto Local::reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) -> FinishedWork {
+    const auto signature = arguments().reduce_scatter(in, out, op);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      std::vector<const std::byte*> sources;
+      for (const auto& seat : seats) sources.push_back(seat.in + rank_index() * out.size_bytes());
+      detail::reduce(out.data, sources, out.count, out.dtype, op);
+    });
+  }
+
+auto Local::broadcast(Buffer data, int root, const Call& call) -> FinishedWork {
+    const auto signature = arguments().broadcast(data, root);
+    return run(signature, data.data, data.data, call, [&](const Seats& seats) {
+      if (world_.rank != root) copy(data.data, seats[to_index(root)].in, data.count, data.dtype);
+    });
+  }
+
+auto Local::all_gather(ConstBuffer in, Buffer out, const Call& call) -> FinishedWork {
+    const auto signature = arguments().all_gather(in, out);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      auto* to = static_cast<std::byte*>(out.data);
+      for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+        copy(to + rank * in.size_bytes(), seats[rank].in, in.count, in.dtype);
+      }
+    });
+  }
+
+auto Local::all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) -> FinishedWork {
+    const auto signature = arguments().all_gather_uneven(in, out, counts);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      auto* to = static_cast<std::byte*>(out.data);
+      for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+        copy(to, seats[rank].in, counts[rank], in.dtype);
+        to += counts[rank] * size_of(in.dtype);
+      }
+    });
+  }
+
+auto Local::gather(ConstBuffer in, Buffer out, int root, const Call& call) -> FinishedWork {
+    const auto signature = arguments().gather(in, out, root);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      auto* to = static_cast<std::byte*>(seats[to_index(root)].out);
+      copy(to + rank_index() * in.size_bytes(), in.data, in.count, in.dtype);
+    });
+  }
+
+auto Local::scatter(ConstBuffer in, Buffer out, int root, const Call& call) -> FinishedWork {
+    const auto signature = arguments().scatter(in, out, root);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      copy(out.data, seats[to_index(root)].in + rank_index() * out.size_bytes(), out.count, out.dtype);
+    });
+  }
+
+auto Local::all_to_all(ConstBuffer in, Buffer out, const Call& call) -> FinishedWork {
+    const auto signature = arguments().all_to_all(in, out);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      const std::size_t count = in.count / seats.size();
+      const std::size_t size_bytes = count * size_of(in.dtype);
+      auto* to = static_cast<std::byte*>(out.data);
+      for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+        copy(to + rank * size_bytes, seats[rank].in + rank_index() * size_bytes, count, in.dtype);
+      }
+    });
+  }
+
 auto Local::barrier(const Call& call) -> FinishedWork {
     return run({.operation = detail::Operation::barrier}, nullptr, nullptr, call, [](const Seats& /*seats*/) {});
   }
@@ -3198,6 +3831,14 @@ auto Local::abort(std::string_view reason) noexcept -> void {
     } catch (...) {  // out of memory: nothing can be told to anybody
     }
   }
+
+Local::Local(const World& world, detail::LocalHub* hub) : world_(world), hub_(hub) {}
+
+auto Local::to_index(int rank) noexcept -> std::size_t { return static_cast<std::size_t>(rank); }
+
+auto Local::rank_index() const noexcept -> std::size_t { return to_index(world_.rank); }
+
+auto Local::arguments() const noexcept -> detail::Arguments { return {world_, device_kind}; }
 
 auto Local::claim(const std::string& prefix, int rank, Store& store) -> bool {
     try {
@@ -3254,15 +3895,35 @@ auto Local::throw_if_alone_failed(const detail::Signature& signature) -> void {
         operation, 0, {0}, detail::compose("{}: {}", detail::place_text(operation, 0, 1), alone_failure_)};
   }
 
+auto Local::copy(void* to, const void* from, std::size_t count, Dtype dtype) noexcept -> void {
+    if (count > 0) std::memcpy(to, from, count * size_of(dtype));
+  }
+
 }
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
+auto Post::payload_of(std::size_t size_bytes) noexcept -> std::byte* {
+    return size_bytes <= tiny_bytes ? tiny.data() : payload.data();
+  }
+
+auto Post::payload_of(std::size_t size_bytes) const noexcept -> const std::byte* {
+    return size_bytes <= tiny_bytes ? tiny.data() : payload.data();
+  }
+
+Mapping::Mapping(void* base, std::size_t size) noexcept : base_(static_cast<std::byte*>(base)), size_(size) {}
+
+Mapping::~Mapping() { ::munmap(base_, size_); }
+
 auto SegmentLayout::arena(int rank) const noexcept -> std::size_t {
     const std::size_t stagger = static_cast<std::size_t>(rank) * (2U * 4096U + 128U);
     return page_up(outboxes() + static_cast<std::size_t>(world_size) * sizeof(Outbox)) + stagger;
   }
+
+auto SegmentLayout::size() const noexcept -> std::size_t { return page_up(arena(world_size) + arena_size); }
+
+auto SegmentLayout::touched() const noexcept -> std::size_t { return arena(0); }
 
 std::size_t choose_arena_size(std::size_t wanted, int world_size) {
   constexpr std::size_t least = std::size_t{64} << 20U;
@@ -3292,6 +3953,10 @@ std::shared_ptr<Mapping> map_private(std::size_t size, const std::string& what) 
   return std::make_shared<Mapping>(base, size);
 }
 
+Descriptor try_memory_file() noexcept {
+  return Descriptor{::memfd_create("railyard", MFD_CLOEXEC)};
+}
+
 Descriptor size_memory_file(Descriptor file, std::size_t size, const std::string& what) {
   const auto refuse = [&](const char* call) {
     const int error = errno;
@@ -3302,6 +3967,7 @@ Descriptor size_memory_file(Descriptor file, std::size_t size, const std::string
   };
   if (!file.is_open()) file = try_memory_file();
   if (!file.is_open()) throw refuse("memfd_create()");
+  const WriteSignalGuard<SIGXFSZ> guard;
   if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throw refuse("ftruncate()");
   return file;
 }
@@ -3342,15 +4008,30 @@ void pause_briefly() noexcept {
 #endif
 }
 
+Meeting::Meeting(const World& world, std::vector<RankCell*> cells, std::span<const Descriptor> pidfds, bool is_hasty,
+          std::size_t lane) : world_(world), cells_(std::move(cells)), pidfds_(pidfds), lane_(lane), num_spins_(is_hasty ? 2000 : 0) {}
+
 Meeting::~Meeting() {
     own().flags.fetch_or(Flag::left);
     wake_all();
   }
 
+auto Meeting::cell(int rank) const noexcept -> RankCell& { return *cells_[static_cast<std::size_t>(rank)]; }
+
+auto Meeting::own() const noexcept -> RankCell& { return cell(world_.rank); }
+
+auto Meeting::lane(int rank) const noexcept -> Lane& { return cell(rank).lanes[lane_]; }
+
+auto Meeting::own_lane() const noexcept -> Lane& { return lane(world_.rank); }
+
 auto Meeting::throw_if_lost(const Signature& signature) -> void {
     if ((own().flags.load(std::memory_order_acquire) & Flag::failed) == 0) return;
     throw_verdict(signature, "the group was lost before: ");
   }
+
+auto Meeting::next_post() const noexcept -> Post& { return own_lane().posts[(step_ + 1) % 2]; }
+
+auto Meeting::post_of(int rank) const noexcept -> const Post& { return lane(rank).posts[step_ % 2]; }
 
 auto Meeting::enter(const Running& running) -> void {
     next_post().signature = running.signature;
@@ -3395,11 +4076,15 @@ auto Meeting::ring() const noexcept -> void {
     }
   }
 
+auto Meeting::abort(std::string_view reason) -> void { fail({{world_.rank}, compose("rank {} gave up: {}", world_.rank, reason)}); }
+
 auto Meeting::give_up(const Running& running, const Verdict& verdict) -> void {
     fail(verdict);
     withdraw(running);
     throw_verdict(running.signature, "");
   }
+
+auto Meeting::rest() const noexcept -> void { own_lane().rested.store(step_); }
 
 auto Meeting::withdraw(const Running& running) const noexcept -> void {
     own_lane().has_withdrawn.store(1);
@@ -3451,6 +4136,8 @@ auto Meeting::is_missing(int rank, const Running& running, const std::atomic<std
     if (running.peer >= 0) return rank == running.peer && word.load() < at_least;
     return is_behind(rank);
   }
+
+auto Meeting::is_behind(int rank) const noexcept -> bool { return lane(rank).posts[step_ % 2].step.load() < step_; }
 
 auto Meeting::sleep(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running) -> void {
     Lane& self = own_lane();
@@ -3544,26 +4231,37 @@ auto Meeting::throw_verdict(const Signature& signature, std::string_view when) c
   }
 
 std::optional<std::size_t> number_in(const std::filesystem::path& file) {
+  const std::string text = system_text(file.c_str());
   std::size_t number = 0;
-  return std::ifstream{file} >> number ? std::optional{number} : std::nullopt;
+  const bool is_number = std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc{};
+  return is_number ? std::optional{number} : std::nullopt;
 }
 
-std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files) {
+std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files,
+                                                std::size_t enough) {
+  constexpr std::size_t all = ~std::size_t{0};
   const auto limit = number_in(group / files.limit);
+  if (!limit || *limit / 4 >= physical_memory()) return all;  // no more than the host has can be used
   auto used = number_in(group / files.used);
-  if (!limit || !used) return ~std::size_t{0};
+  if (!used) return all;
+  const auto left = [&] { return *limit > *used ? *limit - *used : 0; };
+  if (left() >= enough) return left();
   std::ifstream statistics{group / "memory.stat"};
   std::string name;
   for (std::size_t value = 0; statistics >> name >> value;) {
     if (name == files.inactive || name == files.active) *used -= std::min(*used, value);
   }
-  return *limit > *used ? *limit - *used : 0;
+  return left();
 }
 
 std::size_t memory_limit(const ControlGroups& groups) {
-  return least_memory(groups, [](const std::filesystem::path& group, const MemoryFiles& files) {
+  return least_memory(groups, [](const std::filesystem::path& group, const MemoryFiles& files, std::size_t) {
     return number_in(group / files.limit).value_or(~std::size_t{0});
   });
+}
+
+std::size_t memory_left(const ControlGroups& groups) {
+  return least_memory(groups, memory_left_in);
 }
 
 std::size_t memory_free(const std::filesystem::path& host,
@@ -3586,31 +4284,56 @@ void check_memory_left(int world_size, std::size_t needed_per_rank, std::size_t 
               world_size, needed >> 10U, left >> 10U)};
 }
 
+auto SharedGroup::base(int rank) const noexcept -> std::byte* { return mappings[static_cast<std::size_t>(rank)]->base(); }
+
+auto SharedGroup::cell(int rank) const noexcept -> RankCell& {
+    return *std::launder(reinterpret_cast<RankCell*>(base(rank)));
+  }
+
 auto SharedGroup::outbox(int from, int to) const noexcept -> Outbox& {
     std::byte* first = base(from) + SegmentLayout::outboxes();
     return *std::launder(reinterpret_cast<Outbox*>(first + static_cast<std::size_t>(to) * sizeof(Outbox)));
   }
 
+auto SharedGroup::arena(int rank) const noexcept -> std::byte* { return base(rank) + layout.arena(rank); }
+
 auto Whereabouts::here(std::size_t wanted_arena, int world_size) -> Whereabouts {
     Whereabouts where;
     std::memset(static_cast<void*>(&where), 0, sizeof where);  // the padding as well: it is sent as it lies
-    detail::boot_id().copy(where.boot_id.data(), where.boot_id.size() - 1);
-    struct stat status {};
-    if (::stat("/proc/self/ns/pid", &status) == 0) where.pid_namespace = status.st_ino;
     where.process = ::getpid();
     where.arena_size = choose_arena_size(wanted_arena, world_size);
-    where.available = memory_left();
     ::sched_getaffinity(0, sizeof where.cores, &where.cores);
     return where;
   }
 
+auto Whereabouts::name_system() -> void {
+    detail::boot_id().copy(boot_id.data(), boot_id.size() - 1);
+    struct stat status {};
+    if (::stat("/proc/self/ns/pid", &status) == 0) pid_namespace = status.st_ino;
+  }
+
+auto Whereabouts::is_reached_from(const Whereabouts& other) const noexcept -> bool {
+    return boot_id == other.boot_id && pid_namespace == other.pid_namespace;
+  }
+
+GroupBuilder::GroupBuilder(const World& world, Store& store, const Deadline& deadline) : world_(world), store_(store), deadline_(deadline) {}
+
+GroupBuilder::~GroupBuilder() {
+    if (handover_ != nullptr) release();
+  }
+
 auto GroupBuilder::build(std::string_view kind, std::size_t wanted_arena) -> SharedGroup {
-    file_ = store_.take_memory();
     auto own = Whereabouts::here(wanted_arena, world_.size);
-    own.kept = memory_of(file_);
-    if (!file_.is_open()) file_ = try_memory_file();
-    own.file = file_.get();
+    if (!store_.joins_threads()) {
+      own.name_system();
+      file_ = store_.take_memory();
+      own.kept = memory_of(file_);
+      if (!file_.is_open()) file_ = try_memory_file();
+      own.file = file_.get();
+    }
     prefix_ = enter_group(store_, kind, world_, to_text(own));
+    // While the others come. Threads have it from this rank: it would be the same for them.
+    if (world_.rank == 0) left_ = memory_left();
     const auto found = await_all(store_, prefix_, "here", world_, deadline_);
     throw_if_missing(found, world_, deadline_);
     std::vector<Whereabouts> all;
@@ -3619,25 +4342,33 @@ auto GroupBuilder::build(std::string_view kind, std::size_t wanted_arena) -> Sha
     if (group_.is_one_process) {
       share_with_threads();
     } else {
+      if (world_.rank != 0) left_ = memory_left();
       share_with_processes(own, all);
     }
     return std::move(group_);
+  }
+
+auto GroupBuilder::key(std::string_view stage, int rank) const -> std::string { return stage_key(prefix_, stage, rank); }
+
+auto GroupBuilder::place() const -> std::string { return place_text("connect", world_.rank, world_.size); }
+
+auto GroupBuilder::take(int rank, const std::string& value) const -> std::string {
+    if (value.front() == good) return value.substr(1);
+    const auto text = compose("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
+    if (value.front() == refused) throw ConfigError{text};
+    throw CollectiveError{"connect", world_.rank, {rank}, text};
   }
 
 auto GroupBuilder::compare(const Whereabouts& own, const std::vector<Whereabouts>& all) -> void {
     cpu_set_t cores = own.cores;
     group_.layout = {.world_size = world_.size, .arena_size = own.arena_size};
     group_.is_one_process = true;
-    group_.available = own.available;
-    std::size_t kept = 0;
     for (const Whereabouts& other : all) {
       group_.is_one_process = group_.is_one_process && other.is_reached_from(own) && other.process == own.process;
       group_.layout.arena_size = std::min<std::size_t>(group_.layout.arena_size, other.arena_size);
-      group_.available = std::min<std::size_t>(group_.available, other.available);
-      kept += other.kept;
+      kept_ += other.kept;
       CPU_OR(&cores, &cores, &other.cores);
     }
-    group_.available += kept;
     group_.has_cores_for_all = CPU_COUNT(&cores) >= world_.size;
   }
 
@@ -3651,12 +4382,14 @@ auto GroupBuilder::check_reach(const Whereabouts& own, const std::vector<Whereab
     }
   }
 
-auto GroupBuilder::check_memory() const -> void {
+auto GroupBuilder::check_memory() const -> std::size_t {
+    const std::size_t available = left_ + kept_;
     if (world_.size > most_host_ranks) {
       throw ConfigError{compose("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
                                 most_host_ranks, world_.size)};
     }
-    check_memory_left(world_.size, group_.layout.touched(), group_.available);
+    check_memory_left(world_.size, group_.layout.touched(), available);
+    return available;
   }
 
 auto GroupBuilder::make_cell(const Mapping& mapping) const -> void {
@@ -3667,14 +4400,12 @@ auto GroupBuilder::make_cell(const Mapping& mapping) const -> void {
   }
 
 auto GroupBuilder::share_with_threads() -> void {
-    const auto shares = exchange("handover", [&]() -> std::string {
-      if (world_.rank != 0) return {};
-      check_memory();
+    const auto share = hand_out("handover", [&]() -> std::string {
       auto made = std::make_unique<Handover>();
       made->references = world_.size;
+      made->available = check_memory();
       for (int rank = 0; rank < world_.size; ++rank) {
         made->mappings.push_back(map_private(group_.layout.size(), "connect"));
-        make_cell(*made->mappings.back());
       }
       handover_ = made.release();
       return to_text(handover_);
@@ -3682,8 +4413,10 @@ auto GroupBuilder::share_with_threads() -> void {
     exchange("seated", [&]() -> std::string {
       if (!claim(world_.rank)) throw Error{"the others gave up before this rank came"};
       has_seat_ = true;
-      handover_ = from_text<Handover*>(shares.front());
+      handover_ = from_text<Handover*>(share);
       group_.mappings = handover_->mappings;
+      group_.available = handover_->available;
+      make_cell(*group_.mappings[static_cast<std::size_t>(world_.rank)]);
       return {};
     });
     is_complete_ = true;
@@ -3709,9 +4442,9 @@ auto GroupBuilder::release() noexcept -> void {
 
 auto GroupBuilder::share_with_processes(const Whereabouts& own, const std::vector<Whereabouts>& all) -> void {
     // The file stays open here until everybody has mapped it.
-    exchange("mapped", [&]() -> std::string {
+    const auto rooms = exchange("mapped", [&]() -> std::string {
       check_reach(own, all);
-      check_memory();
+      const std::size_t available = check_memory();
       file_ = size_memory_file(std::move(file_), group_.layout.size(), "connect");
       const auto segment = map_shared(file_, group_.layout.size(), "connect");
       map_pages(file_, *segment);
@@ -3724,8 +4457,10 @@ auto GroupBuilder::share_with_processes(const Whereabouts& own, const std::vecto
             is_own ? segment
                    : map_shared(open_memory(rank, other.process, other.file), group_.layout.size(), "connect"));
       }
-      return {};
+      return to_text(available);
     });
+    group_.available = from_text<std::size_t>(rooms.front());
+    for (const auto& room : rooms) group_.available = std::min(group_.available, from_text<std::size_t>(room));
   }
 
 auto GroupBuilder::open_memory(int rank, pid_t process, int number) -> Descriptor {
@@ -3738,6 +4473,10 @@ auto GroupBuilder::open_memory(int rank, pid_t process, int number) -> Descripto
                 "they do not",
                 rank, process, path, explain_errno(errno))};
   }
+
+HostLane::HostLane(const SharedGroup& group, Meeting& meeting, const std::shared_ptr<Heap>& heap, int rank, HostMemory* side) : group_(&group), meeting_(&meeting), heap_(heap), rank_(rank), side_(side) {}
+
+auto HostLane::size() const noexcept -> int { return group_->layout.world_size; }
 
 auto HostLane::begin_between_hosts(const Buffer& /*data*/, const Deadline& /*deadline*/) -> std::future<void> {
     std::promise<void> done;
@@ -3755,12 +4494,18 @@ auto HostLane::begin(Purpose purpose, std::span<const std::byte> record, int num
     meeting_->enter(running_);
   }
 
+auto HostLane::add_step() noexcept -> void {
+    if (group_->is_one_process) ++running_.last_shared;
+  }
+
 auto HostLane::step(std::span<const std::byte> record) -> void {
     show(record);
     deadline_ = deadline_.renewed();  // there may be a part of a backward pass between two steps
     meeting_->take_step(running_);
     if (meeting_->step() < running_.last_shared) meeting_->throw_if_any_gave_up(running_);
   }
+
+auto HostLane::rest() noexcept -> void { meeting_->rest(); }
 
 auto HostLane::record_of(int rank) const -> std::span<const std::byte> {
     const Post& post = meeting_->post_of(rank);
@@ -3784,6 +4529,8 @@ auto HostLane::abort(std::string_view reason) noexcept -> void {
     }
   }
 
+auto HostLane::withdraw() noexcept -> void { meeting_->withdraw(running_); }
+
 auto HostLane::show(std::span<const std::byte> record) -> void {
     if (record.size() > max_record_bytes) {
       throw ConfigError{
@@ -3793,6 +4540,30 @@ auto HostLane::show(std::span<const std::byte> record) -> void {
     post.place = record.size();
     if (!record.empty()) std::memcpy(post.payload.data(), record.data(), record.size());
   }
+
+void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::size_t count,
+                 Dtype dtype, ReduceOp op) {
+  if (count == 0) return;
+  const bool is_sum = op == ReduceOp::sum || op == ReduceOp::average;
+  if (is_sum && sources.size() <= most_arrays && targets.size() <= most_arrays) {
+    const auto divisor = op == ReduceOp::average ? sources.size() : 1;
+    if (dtype == Dtype::f32 && are_aligned<float>(targets, sources)) {
+      return sum_bytes<float>(targets, sources, count, static_cast<float>(divisor));
+    }
+    if (dtype == Dtype::f64 && are_aligned<double>(targets, sources)) {
+      return sum_bytes<double>(targets, sources, count, static_cast<double>(divisor));
+    }
+  }
+  const std::size_t block = std::max<std::size_t>(1, (std::size_t{16} << 10U) / size_of(dtype));
+  std::vector<const std::byte*> at{sources.begin(), sources.end()};
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t n = std::min(block, count - begin);
+    const std::size_t offset = begin * size_of(dtype);
+    for (std::size_t i = 0; i < at.size(); ++i) at[i] = sources[i] + offset;
+    reduce(targets[0] + offset, at, n, dtype, op);
+    for (std::byte* target : targets.subspan(1)) std::memcpy(target + offset, targets[0] + offset, n * size_of(dtype));
+  }
+}
 
 }
 }
@@ -3804,6 +4575,102 @@ auto SharedMemory::connect(const Options& options, const World& world, Store& st
     detail::check_world(world);
     detail::GroupBuilder builder{world, store, deadline};
     return std::unique_ptr<SharedMemory>{new SharedMemory{world, builder.build(name, options.arena_bytes)}};
+  }
+
+auto SharedMemory::all_reduce(Buffer data, ReduceOp op, const Call& call) -> FinishedWork {
+    const auto signature = arguments().all_reduce(data, op);
+    meeting_.throw_if_lost(signature);
+    if (data.size_bytes() <= detail::small_bytes) {
+      enter_small(signature, data, data.size_bytes(), call);
+      const std::array<std::byte*, 1> target{static_cast<std::byte*>(data.data)};
+      // On the stack: memory of the heap costs a fifth of the time.
+      std::array<const std::byte*, detail::most_host_ranks> room;
+      const std::span sources{room.data(), ranks()};
+      find_payloads(data.size_bytes(), sources);
+      detail::reduce_into(target, sources, data.count, data.dtype, op);
+      return {};
+    }
+    Running running = shared(signature, call);
+    const bool is_staged = show(data);
+    if (is_staged) stage(data, 0);
+    meeting_.enter(running);
+    if (are_all_in_place()) {
+      reduce_for_all(places(), detail::slice_of(data.count, world_), data.dtype, op);
+      meeting_.take_step(running);
+    } else {
+      reduce_in_pieces(running, data, op, is_staged);
+    }
+    return {};
+  }
+
+auto SharedMemory::reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) -> FinishedWork {
+    const auto signature = arguments().reduce_scatter(in, out, op);
+    std::vector<const std::byte*> sources(ranks());
+    pull(signature, call, {.in = in, .num_parts = ranks(), .count = out.count}, [&](const Piece& piece) {
+      for (int rank = 0; rank < world_.size; ++rank) sources[to_index(rank)] = piece.part(rank, rank_index());
+      const std::array<std::byte*, 1> target{piece.to(out, 0)};
+      detail::reduce_into(target, sources, piece.count, out.dtype, op);
+    });
+    return {};
+  }
+
+auto SharedMemory::broadcast(Buffer data, int root, const Call& call) -> FinishedWork {
+    const auto signature = arguments().broadcast(data, root);
+    pull(signature, call, {.in = data, .count = data.count, .gives = world_.rank == root}, [&](const Piece& piece) {
+      if (world_.rank != root) piece.copy(piece.to(data, 0), root, 0);
+    });
+    return {};
+  }
+
+auto SharedMemory::all_gather(ConstBuffer in, Buffer out, const Call& call) -> FinishedWork {
+    const auto signature = arguments().all_gather(in, out);
+    pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
+      for (int rank = 0; rank < world_.size; ++rank) piece.copy(piece.to(out, to_index(rank) * in.count), rank, 0);
+    });
+    return {};
+  }
+
+auto SharedMemory::all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) -> FinishedWork {
+    const auto signature = arguments().all_gather_uneven(in, out, counts);
+    const std::size_t longest = *std::max_element(counts.begin(), counts.end());
+    pull(signature, call, {.in = in, .count = longest}, [&](Piece piece) {
+      std::size_t begin = 0;
+      const std::size_t full = piece.count;
+      for (int rank = 0; rank < world_.size; ++rank) {
+        const std::size_t count = counts[to_index(rank)];
+        piece.count = count > piece.begin ? std::min(full, count - piece.begin) : 0;
+        piece.copy(piece.to(out, begin), rank, 0);
+        begin += count;
+      }
+    });
+    return {};
+  }
+
+auto SharedMemory::gather(ConstBuffer in, Buffer out, int root, const Call& call) -> FinishedWork {
+    const auto signature = arguments().gather(in, out, root);
+    pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
+      if (world_.rank != root) return;
+      for (int rank = 0; rank < world_.size; ++rank) piece.copy(piece.to(out, to_index(rank) * in.count), rank, 0);
+    });
+    return {};
+  }
+
+auto SharedMemory::scatter(ConstBuffer in, Buffer out, int root, const Call& call) -> FinishedWork {
+    const auto signature = arguments().scatter(in, out, root);
+    const Source source{.in = in, .num_parts = ranks(), .count = out.count, .gives = world_.rank == root};
+    pull(signature, call, source, [&](const Piece& piece) { piece.copy(piece.to(out, 0), root, rank_index()); });
+    return {};
+  }
+
+auto SharedMemory::all_to_all(ConstBuffer in, Buffer out, const Call& call) -> FinishedWork {
+    const auto signature = arguments().all_to_all(in, out);
+    const std::size_t count = in.count / ranks();
+    pull(signature, call, {.in = in, .num_parts = ranks(), .count = count}, [&](const Piece& piece) {
+      for (int rank = 0; rank < world_.size; ++rank) {
+        piece.copy(piece.to(out, to_index(rank) * count), rank, rank_index());
+      }
+    });
+    return {};
   }
 
 auto SharedMemory::barrier(const Call& call) -> FinishedWork {
@@ -3863,9 +4730,37 @@ auto SharedMemory::receive(Buffer data, int peer, const Call& call) -> FinishedW
     return {};
   }
 
+auto SharedMemory::abort(std::string_view reason) noexcept -> void { lane_.abort(reason); }
+
+auto SharedMemory::host_memory() noexcept -> HostMemory* { return &lane_; }
+
+auto SharedMemory::Piece::part(int rank, std::size_t index) const noexcept -> const std::byte* {
+      return (*first_parts)[to_index(rank)] + index * (*strides)[to_index(rank)];
+    }
+
+auto SharedMemory::Piece::to(const Buffer& out, std::size_t offset) const noexcept -> std::byte* {
+      return static_cast<std::byte*>(out.data) + (offset + begin) * element_bytes;
+    }
+
 auto SharedMemory::Piece::copy(std::byte* target, int rank, std::size_t index) const noexcept -> void {
       if (count > 0) std::memcpy(target, part(rank, index), count * element_bytes);
     }
+
+SharedMemory::SharedMemory(const World& world, detail::SharedGroup group) : world_(world),
+        group_(std::move(group)),
+        meeting_(world, cells(), group_.pidfds, group_.has_cores_for_all, 0),
+        side_meeting_(world, cells(), group_.pidfds, false, 1),
+        heap_(std::make_shared<detail::Heap>(group_.arena(world.rank), group_.layout.arena_size,
+                                             group_.mappings[to_index(world.rank)], !group_.is_one_process,
+                                             group_.available / 2 / to_index(world.size))),
+        side_(group_, side_meeting_, heap_, world.rank, nullptr),
+        lane_(group_, meeting_, heap_, world.rank, &side_) {}
+
+auto SharedMemory::rank_index() const noexcept -> std::size_t { return to_index(world_.rank); }
+
+auto SharedMemory::ranks() const noexcept -> std::size_t { return to_index(world_.size); }
+
+auto SharedMemory::arguments() const noexcept -> detail::Arguments { return {world_, device_kind}; }
 
 auto SharedMemory::cells() const -> std::vector<detail::RankCell*> {
     std::vector<detail::RankCell*> cells;
@@ -3905,6 +4800,12 @@ auto SharedMemory::are_all_in_place() const noexcept -> bool {
     return true;
   }
 
+auto SharedMemory::place_of(const void* memory) const noexcept -> std::uint64_t { return lane_.place_of(memory); }
+
+auto SharedMemory::at(int rank, std::uint64_t place) const noexcept -> std::byte* { return lane_.at(rank, place); }
+
+auto SharedMemory::stage_at(std::size_t turn) const noexcept -> std::byte* { return meeting_.own().stages[turn % 2].data(); }
+
 auto SharedMemory::copy_bytes(std::byte* to, const ConstBuffer& data, std::size_t begin, std::size_t at_most) noexcept -> void {
     std::memcpy(to, static_cast<const std::byte*>(data.data) + begin, std::min(at_most, data.size_bytes() - begin));
   }
@@ -3920,6 +4821,31 @@ auto SharedMemory::places() const -> std::vector<std::byte*> {
     return found;
   }
 
+auto SharedMemory::reduce_for_all(std::vector<std::byte*> data, std::pair<std::size_t, std::size_t> slice, Dtype dtype,
+                             ReduceOp op) -> void {
+    for (std::byte*& one : data) one += slice.first * size_of(dtype);
+    const Sources sources{data.begin(), data.end()};
+    detail::reduce_into(data, sources, slice.second, dtype, op);
+  }
+
+auto SharedMemory::reduce_in_pieces(const Running& running, const Buffer& data, ReduceOp op, bool is_staged) -> void {
+    std::vector<std::uint64_t> shown;
+    for (int rank = 0; rank < world_.size; ++rank) shown.push_back(meeting_.post_of(rank).place);
+    const std::size_t size = data.size_bytes();
+    for (std::size_t begin = 0, turn = 0; begin < size; begin += detail::stage_bytes, ++turn) {
+      const std::size_t length = std::min(detail::stage_bytes, size - begin);
+      std::vector<std::byte*> pieces;
+      for (int rank = 0; rank < world_.size; ++rank) {
+        const std::uint64_t place = shown[to_index(rank)];
+        pieces.push_back(place == 0 ? group_.cell(rank).stages[turn % 2].data() : at(rank, place) + begin);
+      }
+      reduce_for_all(pieces, detail::slice_of(length / size_of(data.dtype), world_), data.dtype, op);
+      if (is_staged) stage(data, turn + 1);
+      meeting_.take_step(running);
+      if (is_staged) std::memcpy(static_cast<std::byte*>(data.data) + begin, pieces[rank_index()], length);
+    }
+  }
+
 auto SharedMemory::stage_parts(const Source& source, std::size_t turn, std::size_t limit,
                    std::size_t element_bytes) const noexcept -> void {
     const std::size_t given = std::min(source.count, source.in.count);
@@ -3932,12 +4858,24 @@ auto SharedMemory::stage_parts(const Source& source, std::size_t turn, std::size
     }
   }
 
+ColumnKey::ColumnKey(std::string_view name) noexcept : name_(name) {}
+
+ColumnKey::ColumnKey(const std::string& name) noexcept : name_(name) {}
+
+ColumnKey::ColumnKey(const char* name) noexcept : name_(name) {}
+
 auto ColumnKey::in(const Schema& schema) const -> std::size_t {
     if (name_.data() != nullptr) return schema.index_of(name_);
     if (number_ < schema.size()) return number_;
     throw ConfigError{
         detail::compose("there is no column {}: there are {}, {}", number_, schema.size(), schema.names())};
   }
+
+Sample::Sample(const Block& block, std::size_t row) noexcept : block_(&block), row_(row) {}
+
+auto Sample::id() const noexcept -> std::uint64_t { return block_->ids()[row_]; }
+
+auto Sample::schema() const noexcept -> const Schema& { return block_->schema(); }
 
 auto Sample::number(ColumnKey key) const -> double {
     const std::size_t column = key.in(schema());
@@ -3962,12 +4900,22 @@ auto Sample::text(ColumnKey key) const -> std::string_view {
     return (*block_)[column].text(row_);
   }
 
+auto Sample::bytes(ColumnKey key) const -> std::span<const std::byte> {
+    return (*block_)[key.in(schema())].sample(row_);
+  }
+
 auto Sample::refuse(std::size_t column, std::string_view as) const -> void {
     const Field& field = schema()[column];
     throw ConfigError{detail::compose("column \"{}\" was read as {} and holds {} x {}", field.name, as,
                                       (*block_)[column].sample(row_).size() / size_of(field.dtype),
                                       field.is_text ? "characters of text" : name_of(field.dtype))};
   }
+
+auto SampleWriter::set(ColumnKey key, const char* text) -> void { set(key, std::string_view{text}); }
+
+auto SampleWriter::set(ColumnKey key, const std::string& text) -> void { set(key, std::string_view{text}); }
+
+SampleWriter::SampleWriter(BlockBuilder& builder) noexcept : builder_(&builder) {}
 
 BlockBuilder::BlockBuilder(std::shared_ptr<const Schema> schema, std::size_t rows) : schema_(std::move(schema)), columns_(schema_->size()), writer_(*this) {
     ids_.reserve(rows);
@@ -4013,6 +4961,8 @@ auto BlockBuilder::bytes() const noexcept -> std::size_t {
     return sum;
   }
 
+auto BlockBuilder::schema() const noexcept -> const Schema& { return *schema_; }
+
 auto BlockBuilder::build() -> Block {
     check_complete();
     std::vector<Column> columns;
@@ -4040,6 +4990,10 @@ auto BlockBuilder::match(const std::shared_ptr<const Schema>& other) -> void {
     }
   }
 
+auto BlockBuilder::put(std::size_t column, std::span<const std::byte> bytes) -> void {
+    std::copy(bytes.begin(), bytes.end(), room_for(column, bytes.size()));
+  }
+
 auto BlockBuilder::room_for(std::size_t column, std::size_t size) -> std::byte* {
     const Field& field = (*schema_)[column];
     const std::size_t step = field.width() * size_of(field.dtype);
@@ -4055,6 +5009,8 @@ auto BlockBuilder::room_for(std::size_t column, std::size_t size) -> std::byte* 
     part.ends.push_back(begin + size);
     return part.bytes.data() + begin;
   }
+
+SampleList::SampleList(BlockBuilder& builder, const Block& block, std::size_t row) noexcept : builder_(&builder), block_(&block), row_(row) {}
 
 auto SampleList::add() -> SampleWriter& {
     finish();
@@ -4115,6 +5071,8 @@ auto Bytes64::is_ascii() const noexcept -> bool {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+Bytes64::Bytes64(const char* text) noexcept : text_(text) {}
+
 auto Bytes64::equal_to(char character) const noexcept -> std::uint64_t {
     std::uint64_t mask = 0;
     for (std::size_t at = 0; at < 64; ++at) mask |= static_cast<std::uint64_t>(text_[at] == character) << at;
@@ -4143,6 +5101,8 @@ void note_places(const PlaceMarks* marks, std::size_t blocks, std::size_t begin,
 #endif
   note_places_by<AnyBits>(marks, blocks, begin, lists);
 }
+
+CsvCutter::CsvCutter(char delimiter, char quote) noexcept : delimiter_(delimiter), quote_(quote) {}
 
 auto CsvCutter::cut(const char* text, std::size_t size, bool is_end) -> std::size_t {
     text_ = text;
@@ -4180,6 +5140,10 @@ auto CsvCutter::cut(const char* text, std::size_t size, bool is_end) -> std::siz
     return taken;
   }
 
+auto CsvCutter::records() const noexcept -> std::span<const Record> { return {records_.get(), num_records_}; }
+
+auto CsvCutter::begin(std::size_t record) const noexcept -> std::size_t { return begin_of(records()[record].first); }
+
 auto CsvCutter::end(std::size_t record) const noexcept -> std::size_t {
     const Record& place = records()[record];
     return separators_[place.first + place.num_fields] + std::size_t{1};
@@ -4197,6 +5161,8 @@ auto CsvCutter::field_at(std::size_t separator, bool is_last) const noexcept -> 
     return {text_ + begin, size};
   }
 
+auto CsvCutter::separators() const noexcept -> const std::uint32_t* { return separators_.get(); }
+
 auto CsvCutter::record_of(std::size_t position) const noexcept -> std::size_t {
     std::size_t low = 0;
     for (std::size_t high = num_records_; low < high;) {
@@ -4207,6 +5173,10 @@ auto CsvCutter::record_of(std::size_t position) const noexcept -> std::size_t {
         high = middle;
     }
     return low;
+  }
+
+auto CsvCutter::begin_of(std::size_t separator) const noexcept -> std::size_t {
+    return separators_[separator] + std::uint32_t{1};  // wraps to 0 for the first
   }
 
 auto CsvCutter::reserve(std::size_t size) -> void {
@@ -4229,6 +5199,10 @@ auto CsvCutter::leave_quoted_out(std::size_t begin, std::size_t blocks, PlaceMar
       check_quotes(begin + 64 * block, quotes, quoted, delimiters | lines, state);
     }
     state.separator_or_quote = last_bit_of_any(marks[blocks - 1]);
+  }
+
+auto CsvCutter::last_bit_of_any(const PlaceMarks& marks) noexcept -> std::uint64_t {
+    return (marks[0] | marks[1] | marks[2]) >> 63;
   }
 
 auto CsvCutter::check_quotes(std::size_t block, std::uint64_t quotes, std::uint64_t quoted, std::uint64_t separators,
@@ -4397,9 +5371,11 @@ auto ByteStream::skip(std::uint64_t size) -> std::uint64_t {
     return done;
   }
 
+auto ByteStream::left() const noexcept -> std::uint64_t { return std::numeric_limits<std::uint64_t>::max(); }
+
 std::size_t room_for(const ByteStream& stream, std::size_t most) noexcept {
-  constexpr std::uint64_t least = 4096;
-  return static_cast<std::size_t>(std::min<std::uint64_t>(std::max(stream.left(), least - 1), most - 1) + 1);
+  const std::uint64_t left = stream.left();
+  return static_cast<std::size_t>(std::min<std::uint64_t>(left > 0 ? left : 4095, most - 1) + 1);
 }
 
 FileBytes::FileBytes(std::string path, std::uint64_t from) : path_(std::move(path)), at_(from) {
@@ -4427,6 +5403,8 @@ auto FileBytes::skip(std::uint64_t size) -> std::uint64_t {
     at_ += done;
     return done;
   }
+
+auto FileBytes::left() const noexcept -> std::uint64_t { return stamp_.size - std::min(at_, stamp_.size); }
 
 auto FileBytes::read_at(std::uint64_t offset, char* to, std::size_t size) const -> std::size_t {
     const std::size_t got = detail::read_at(file_.get(), offset, to, size);
@@ -4477,6 +5455,8 @@ std::uint64_t line_at(ByteStream& stream, std::uint64_t offset) {
   return line;
 }
 
+CompressedInput::CompressedInput(const std::string& path) : path_(path), file_(path), piece_(room_for(file_, std::size_t{64} << 10)) {}
+
 auto CompressedInput::next() -> std::string_view {
     const std::size_t got = file_.read(piece_.data(), piece_.size());
     read_ += got;
@@ -4496,6 +5476,8 @@ TextHead::TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(
     if (all.starts_with(utf8_mark)) begin_ = utf8_mark.size();
     end_line();
   }
+
+auto TextHead::text() const noexcept -> const char* { return buffer_.data() + begin_; }
 
 auto TextHead::grow(std::size_t most) -> void {
     if (size_ > most) throw DataError{compose("{}: the first record is longer than {} bytes", file_, most)};
@@ -4554,6 +5536,8 @@ std::string shown_text(std::string_view text) {
 }
 
 namespace railyard::inline v0_1 {
+
+auto SkipCount::count() const noexcept -> std::uint64_t { return count_->load(std::memory_order_relaxed); }
 
 auto SkipCount::raise_to(std::uint64_t count) const noexcept -> void {
     std::uint64_t seen = count_->load(std::memory_order_relaxed);
@@ -4723,6 +5707,10 @@ bool has_number_fours() noexcept {
          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
 }
 
+bool has_number_lanes() noexcept {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("bmi2") != 0;
+}
+
 auto NumberLanes::same(char lane) noexcept -> __m128i {
     __m128i lanes = _mm_set1_epi8(lane);
     asm("" : "+x"(lanes));
@@ -4737,11 +5725,23 @@ auto NumberLanes::same(char lane) noexcept -> __m128i {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+auto RecordFaults::empty() const noexcept -> bool { return records_.empty(); }
+
 auto RecordFaults::records() -> const std::vector<std::size_t>& {
     std::sort(records_.begin(), records_.end());
     records_.erase(std::unique(records_.begin(), records_.end()), records_.end());
     return records_;
   }
+
+CsvParser::CsvParser(std::shared_ptr<const CsvPlan> plan) : plan_(std::move(plan)), cutter_(plan_->options.delimiter, plan_->options.quote) {}
+
+auto CsvParser::cut(const char* text, std::size_t size, bool is_end) -> std::size_t { return cutter_.cut(text, size, is_end); }
+
+auto CsvParser::records() const noexcept -> std::size_t { return cutter_.records().size(); }
+
+auto CsvParser::begin(std::size_t record) const noexcept -> std::size_t { return cutter_.begin(record); }
+
+auto CsvParser::end(std::size_t record) const noexcept -> std::size_t { return cutter_.end(record); }
 
 auto CsvParser::parse(RecordFaults& faults) -> std::vector<Column> {
     find_sound_records(faults);
@@ -4762,6 +5762,12 @@ auto CsvParser::parse(RecordFaults& faults) -> std::vector<Column> {
     }
     return columns;
   }
+
+CsvParser::Cells::Cells(const CsvCutter& cutter, const std::vector<std::uint32_t>& firsts, std::size_t column, bool is_last) noexcept : text_(cutter.text()),
+          separators_(cutter.separators() + column),
+          firsts_(firsts.data()),
+          rows_(firsts.size()),
+          is_last_(is_last) {}
 
 auto CsvParser::Cells::operator[](std::size_t row) const noexcept -> std::string_view {
       const std::uint32_t* const separator = separators_ + firsts_[row];
@@ -4961,6 +5967,18 @@ std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest) 
   return digest;
 }
 
+auto Fingerprint::add(std::uint64_t number) noexcept -> void { value_ = mix_bits(value_ ^ mix_bits(number)); }
+
+auto Fingerprint::add(double number) noexcept -> void { add(std::bit_cast<std::uint64_t>(number)); }
+
+auto Fingerprint::add(bool truth) noexcept -> void { add(std::uint64_t{truth ? 1U : 0U}); }
+
+auto Fingerprint::add(char character) noexcept -> void { add(std::uint64_t{static_cast<unsigned char>(character)}); }
+
+auto Fingerprint::add(std::span<const std::byte> bytes) noexcept -> void { add(digest_of(bytes)); }
+
+auto Fingerprint::add(std::string_view text) noexcept -> void { add(std::as_bytes(std::span{text})); }
+
 auto Fingerprint::add(const std::vector<std::string>& texts) noexcept -> void {
     add(std::uint64_t{texts.size()});
     for (const std::string& text : texts) add(std::string_view{text});
@@ -4988,6 +6006,8 @@ auto FileIndex::add_record(std::uint64_t begin) -> void {
     ++records;
   }
 
+auto FileIndex::samples() const noexcept -> std::uint64_t { return records - damaged.size(); }
+
 auto FileIndex::record_of(std::uint64_t sample) const noexcept -> std::uint64_t {
     std::size_t before = 0;  // damaged records, of which the i-th is behind as many samples as its number less i
     for (std::size_t end_ = damaged.size(); before < end_;) {
@@ -5007,9 +6027,15 @@ auto FileIndex::place_of(std::uint64_t record) const noexcept -> std::size_t {
     return static_cast<std::size_t>(behind - places.begin()) - 1;
   }
 
+auto FileIndex::end_of(std::size_t place) const noexcept -> std::uint64_t {
+    return place + 1 < places.size() ? places[place + 1].offset : end;
+  }
+
 auto FileIndex::damaged_before(std::uint64_t record) const noexcept -> std::uint64_t {
     return static_cast<std::uint64_t>(std::lower_bound(damaged.begin(), damaged.end(), record) - damaged.begin());
   }
+
+RecordCounter::RecordCounter(RecordRules rules, std::uint64_t begin) : rules_(rules), at_(begin), line_(begin) {}
 
 auto RecordCounter::add(const char* text, std::size_t size) -> void {
     std::array<Marks, blocks_at_once> marks;
@@ -5157,6 +6183,16 @@ auto BraceExpansion::all_with(const std::string& text,
 
 namespace railyard::inline v0_1 {
 
+InputFiles::InputFiles(std::string path) : paths_{std::move(path)} {}
+
+InputFiles::InputFiles(const char* path) : paths_{path} {}
+
+InputFiles::InputFiles(const std::filesystem::path& path) : paths_{path.string()} {}
+
+InputFiles::InputFiles(std::vector<std::string> paths) : paths_(std::move(paths)) {}
+
+InputFiles::InputFiles(std::initializer_list<std::string> paths) : paths_(paths) {}
+
 auto InputFiles::describe() const -> std::string {
     if (paths_.empty()) return "no files";
     return paths_.size() == 1 ? paths_.front() : detail::compose("{} and {} more", paths_.front(), paths_.size() - 1);
@@ -5225,12 +6261,19 @@ void throw_changed(const std::string& name) {
 
 namespace railyard::inline v0_1 {
 
+auto CsvFormat::rules(const Options& options) -> detail::RecordRules { return {.quote = options.quote}; }
+
 auto CsvFormat::identify(const Options& options, detail::Fingerprint& fingerprint) -> void {
     fingerprint.add(options.delimiter);
     fingerprint.add(options.quote);
     fingerprint.add(options.has_header);
     fingerprint.add(options.names);
     fingerprint.add(options.missing);
+  }
+
+auto CsvFormat::plan(const Options& options, const std::string& file,
+                                                        detail::TextHead& head) -> std::shared_ptr<const Plan> {
+    return detail::make_csv_plan(options, file, head);
   }
 
 auto CsvFormat::header_size(const Plan& plan, const std::string& file,
@@ -5256,6 +6299,10 @@ auto CsvFormat::header_size(const Plan& plan, const std::string& file,
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+TouchedColumns touched(const std::vector<std::string>& columns) {
+  return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
+}
 
 void identify_state(const State& state, Fingerprint& fingerprint) {
   for (const auto& [name, value] : state.values) {
@@ -5289,10 +6336,40 @@ std::uint64_t fingerprint_of(const State& state) {
 
 namespace railyard::inline v0_1 {
 
+AnyPreprocessor::AnyPreprocessor(const AnyPreprocessor& other) : held_(other.held_->clone()) {}
+
 auto AnyPreprocessor::operator=(const AnyPreprocessor& other) -> AnyPreprocessor& {
     held_ = other.held_->clone();
     return *this;
   }
+
+auto AnyPreprocessor::passes() const -> std::size_t { return held_->passes(); }
+
+auto AnyPreprocessor::begin(const Schema& schema) -> void { held_->begin(schema); }
+
+auto AnyPreprocessor::add(const Block& block) -> void { held_->add(block); }
+
+auto AnyPreprocessor::statistics() const -> std::vector<std::byte> { return held_->statistics(); }
+
+auto AnyPreprocessor::merge(std::span<const std::byte> bytes) -> void { held_->merge(bytes); }
+
+auto AnyPreprocessor::finish() -> void { held_->finish(); }
+
+auto AnyPreprocessor::touches() const -> TouchedColumns { return held_->touches(); }
+
+auto AnyPreprocessor::schema(const Schema& before) const -> Schema { return held_->schema(before); }
+
+auto AnyPreprocessor::transform(const Block& block) const -> Block { return held_->transform(block); }
+
+auto AnyPreprocessor::state() const -> State { return held_->state(); }
+
+auto AnyPreprocessor::load_state(const State& state) -> void { held_->load_state(state); }
+
+auto AnyPreprocessor::fingerprint() const -> std::uint64_t { return held_->fingerprint(); }
+
+auto AnyPreprocessor::kind() const -> std::uint64_t { return held_->kind(); }
+
+auto AnyPreprocessor::types_alike() const -> std::vector<std::string> { return held_->types_alike(); }
 
 }
 
@@ -5485,6 +6562,24 @@ auto DataStock::add_settings(std::uint64_t settings) noexcept -> void {
     making_.add(settings);
   }
 
+auto DataStock::add_preprocessor(std::shared_ptr<const AnyPreprocessor> preprocessor) -> void {
+    preprocessors_.push_back(std::move(preprocessor));
+  }
+
+auto DataStock::add_files(std::vector<std::string> paths) -> void { files_.push_back(std::move(paths)); }
+
+auto DataStock::add_memory(std::string_view what, std::uint64_t digest) -> void { memory_.push_back({std::string{what}, digest, {}}); }
+
+auto DataStock::add_memory(std::string_view what, Column column) -> void {
+    memory_.push_back({std::string{what}, std::nullopt, std::move(column)});
+  }
+
+auto DataStock::preprocessors() const noexcept -> const std::vector<std::shared_ptr<const AnyPreprocessor>>& {
+    return preprocessors_;
+  }
+
+auto DataStock::order() const noexcept -> std::uint64_t { return order_.value(); }
+
 auto DataStock::fingerprint() const -> std::uint64_t {
     Fingerprint all = making_;
     for (const auto& files : files_) all.add_files(files);
@@ -5661,11 +6756,25 @@ StockDifference difference_of_stocks(std::string_view then, std::string_view now
   return found;
 }
 
+MemoryBudget::MemoryBudget(std::size_t bound) noexcept : bound_(bound) {}
+
+auto MemoryBudget::used() const noexcept -> std::size_t { return used_.load(std::memory_order_relaxed); }
+
+auto MemoryBudget::has_room(std::size_t bytes) const noexcept -> bool { return used() + bytes <= most_ahead(); }
+
+auto MemoryBudget::most_ahead() const noexcept -> std::size_t { return bound_ - bound_ / 4; }
+
+MemoryShare::MemoryShare(MemoryBudget& budget, std::size_t bytes) noexcept : budget_(&budget) { resize(bytes); }
+
+MemoryShare::MemoryShare(MemoryShare&& other) noexcept : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
 auto MemoryShare::operator=(MemoryShare&& other) noexcept -> MemoryShare& {
     std::swap(budget_, other.budget_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
+
+MemoryShare::~MemoryShare() { resize(0); }
 
 auto MemoryShare::resize(std::size_t bytes) noexcept -> void {
     if (budget_ == nullptr) return;
@@ -5717,10 +6826,25 @@ auto WaitWatch::of_thread() noexcept -> std::shared_ptr<const Shared>& {
     return watch;
   }
 
+auto WaitWatch::say_aloud(const std::string& text) noexcept -> void { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
+
+WatchedThread::WatchedThread(const WaitWatch& watch) : before_(std::exchange(WaitWatch::of_thread(), watch.shared())) {}
+
+WatchedThread::~WatchedThread() { WaitWatch::of_thread() = std::move(before_); }
+
+LongWait::LongWait(std::chrono::nanoseconds first_word,
+                    WaitFor whom) : whom_(whom), watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
+
+LongWait::~LongWait() {
+    if (has_noted_) watch_->note({});
+  }
+
 void have_time() noexcept {
   const sched_param none{};
   if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(0, SCHED_BATCH, &none);
 }
+
+Task::Task(std::function<Block()> compute) : compute_(std::move(compute)) {}
 
 TaskPool::TaskPool(std::size_t num_helpers) : watch_([this](WaitFor) { return has_ended() ? std::string{"its reader was left"} : std::string{}; }) {
     helpers_.reserve(num_helpers);
@@ -5732,6 +6856,12 @@ TaskPool::TaskPool(std::size_t num_helpers) : watch_([this](WaitFor) { return ha
       throw;
     }
   }
+
+TaskPool::~TaskPool() { stop(); }
+
+auto TaskPool::end_streams() noexcept -> void { has_ended_.store(true, std::memory_order_release); }
+
+auto TaskPool::has_ended() const noexcept -> bool { return has_ended_.load(std::memory_order_acquire); }
 
 auto TaskPool::submit(std::function<Block()> compute) -> std::shared_ptr<Task> {
     auto task = std::make_shared<Task>(std::move(compute));
@@ -5819,15 +6949,29 @@ std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed)
 
 namespace railyard::inline v0_1 {
 
+SampleRandom::SampleRandom(std::uint64_t seed) noexcept : state_(seed) {}
+
+auto SampleRandom::operator()() noexcept -> result_type { return detail::mix_bits(state_++); }
+
+auto SampleRandom::below(std::uint64_t limit) noexcept -> std::uint64_t { return detail::Draws{(*this)()}.below(limit); }
+
+auto SampleRandom::uniform(double from, double to) noexcept -> double {
+    return from + (to - from) * static_cast<double>((*this)() >> 11U) * 0x1p-53;
+  }
+
 auto SampleRandom::normal(double mean, double deviation) noexcept -> double {
     const double radius = std::sqrt(-2 * std::log(1 - uniform()));  // Box and Muller, 1958
     return mean + deviation * radius * std::cos(2 * std::numbers::pi * uniform());
   }
 
+auto SampleRandom::chance(double probability) noexcept -> bool { return uniform() < probability; }
+
 }
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+PlaceCursor::PlaceCursor(Place place) : place_(std::move(place)), is_begin_(place_.empty()) {}
 
 auto PlaceCursor::next() -> std::uint64_t {
     if (is_begin_) place_.push_back(0);
@@ -5839,6 +6983,10 @@ auto PlaceCursor::since(std::size_t at) const -> Place {
     return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
   }
 
+auto PlaceCursor::check_all_taken() const -> void {
+    if (at_ != place_.size()) refuse();
+  }
+
 auto PlaceCursor::refuse() -> void {
     throw ConfigError{
         "the saved position does not belong to this dataset, which has other operations than the one that was saved, "
@@ -5846,10 +6994,28 @@ auto PlaceCursor::refuse() -> void {
         "or begin without its position"};
   }
 
+auto Scope::block_bytes() const noexcept -> std::size_t { return std::max<std::size_t>(budget->bound() / 32, 1); }
+
+DataNode::DataNode(std::shared_ptr<const Schema> schema) : schema_(std::move(schema)) {}
+
+auto DataNode::id_span() const -> std::uint64_t { return count().value_or(unknown_span); }
+
+auto DataNode::read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const -> Block {
+    throw Error{compose("{} was read out of order", describe())};
+  }
+
+RowGauge::RowGauge(std::size_t block_bytes) noexcept : block_bytes_(block_bytes) {}
+
 auto RowGauge::saw(std::size_t rows, std::size_t bytes) noexcept -> void {
     if (rows == 0) return;
     bytes_per_row_ = std::max({bytes_per_row_, bytes / rows, std::size_t{1}});
     rows_ = std::clamp<std::size_t>(block_bytes_ / bytes_per_row_, 1, std::min<std::size_t>(4 * rows_, most_rows));
+  }
+
+OrderedStage::OrderedStage(const Scope& scope, std::function<std::optional<Work>()> plan, bool keeps_empty) : scope_(scope), plan_(std::move(plan)), keeps_empty_(keeps_empty) {}
+
+OrderedStage::~OrderedStage() {
+    for (const Pending& pending : pending_) scope_.pool->cancel(pending.task);
   }
 
 auto OrderedStage::next() -> Chunk {
@@ -5901,6 +7067,17 @@ std::string text_of_samples(std::span<const std::uint64_t> ids) {
 
 namespace railyard::inline v0_1 {
 
+SampleFunctionSource::SampleFunctionSource(Schema schema, std::uint64_t count, Function function, std::string name) : schema_(std::make_shared<const Schema>(std::move(schema))),
+        count_(count),
+        function_(std::make_shared<const Function>(std::move(function))),
+        name_(std::move(name)) {}
+
+auto SampleFunctionSource::schema() const -> Schema { return *schema_; }
+
+auto SampleFunctionSource::count() const -> std::optional<std::uint64_t> { return count_; }
+
+auto SampleFunctionSource::describe() const -> std::string { return name_; }
+
 auto SampleFunctionSource::read(std::span<const std::uint64_t> ids) const -> Block {
     BlockBuilder builder{schema_, ids.size()};
     for (const std::uint64_t id : ids) make(builder, id);
@@ -5916,11 +7093,21 @@ auto SampleFunctionSource::make(BlockBuilder& builder, std::uint64_t id) const -
         name_, id);
   }
 
+SampleFunctionSource::Reader::Reader(const SampleFunctionSource& source, std::uint64_t at) : source_(source), at_(at) {}
+
 auto SampleFunctionSource::Reader::next(std::size_t most_rows) -> Block {
     BlockBuilder builder{source_.schema_, most_rows};
     while (at_ < source_.count_ && builder.rows() < most_rows) source_.make(builder, at_++);
     return builder.build();
   }
+
+std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t from) const {
+  return std::make_unique<Reader>(*this, from);
+}
+
+GeneratorSource::GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name) : schema_(std::make_shared<const Schema>(std::move(schema))),
+        begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
+        name_(std::move(name)) {}
 
 auto GeneratorSource::endless(Schema schema, std::function<EndlessGenerator()> begin,
                                                std::string name) -> GeneratorSource {
@@ -5933,6 +7120,16 @@ auto GeneratorSource::endless(Schema schema, std::function<EndlessGenerator()> b
     GeneratorSource source{std::move(schema), begin_both, std::move(name)};
     source.is_endless_ = true;
     return source;
+  }
+
+auto GeneratorSource::schema() const -> Schema { return *schema_; }
+
+auto GeneratorSource::count() const -> std::optional<std::uint64_t> { return std::nullopt; }
+
+auto GeneratorSource::describe() const -> std::string { return name_; }
+
+auto GeneratorSource::open(std::uint64_t from) const -> std::unique_ptr<BlockReader> {
+    return std::make_unique<Reader>(*this, from);
   }
 
 GeneratorSource::Reader::Reader(const GeneratorSource& source, std::uint64_t from) : schema_(source.schema_), name_(source.name_), generator_((*source.begin_)()) {
@@ -6003,6 +7200,14 @@ std::unique_ptr<ChunkStream> open_indexed(const NodePtr& node, const Scope& scop
   });
 }
 
+SourceStream::SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from,
+               bool is_of_files) : reader_(std::move(reader)),
+        node_(std::move(node)),
+        scope_(scope),
+        gauge_(scope.block_bytes()),
+        at_(from),
+        is_of_files_(is_of_files) {}
+
 auto SourceStream::next() -> Chunk {
     Place place{at_};
     if (is_of_files_) {
@@ -6017,6 +7222,30 @@ auto SourceStream::next() -> Chunk {
     return {std::move(block), std::move(place), MemoryShare{*scope_.budget, bytes}};
   }
 
+BlockOpNode::BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation) : DataNode(std::move(schema)), upstream_(std::move(upstream)), operation_(std::move(operation)) {}
+
+auto BlockOpNode::apply(const Block& block, const EpochKey& key) const -> Block { return operation_.apply(block, key); }
+
+auto BlockOpNode::count() const -> std::optional<std::uint64_t> {
+    return keeps_count() ? upstream_->count() : std::nullopt;
+  }
+
+auto BlockOpNode::describe() const -> std::string { return upstream_->describe() + " -> " + operation_.name; }
+
+auto BlockOpNode::is_indexed() const -> bool { return keeps_count() && upstream_->is_indexed(); }
+
+auto BlockOpNode::ending() const -> Ending { return upstream_->ending(); }
+
+auto BlockOpNode::costs_a_copy() const -> bool { return operation_.only_chooses && upstream_->costs_a_copy(); }
+
+auto BlockOpNode::is_reordered() const -> bool { return upstream_->is_reordered(); }
+
+auto BlockOpNode::id_span() const -> std::uint64_t { return upstream_->id_span(); }
+
+auto BlockOpNode::depth() const -> std::uint64_t { return upstream_->depth() + 1; }
+
+auto BlockOpNode::count_skipped(SkipCounts& counts) const -> void { upstream_->count_skipped(counts); }
+
 auto BlockOpNode::take_stock(DataStock& stock) const -> void {
     upstream_->take_stock(stock);
     if (keeps_count()) {
@@ -6026,6 +7255,10 @@ auto BlockOpNode::take_stock(DataStock& stock) const -> void {
     }
     if (operation_.identify) operation_.identify(stock.making());
     if (operation_.preprocessor != nullptr) stock.add_preprocessor(operation_.preprocessor);
+  }
+
+auto BlockOpNode::read(std::span<const std::uint64_t> places, const EpochKey& key) const -> Block {
+    return apply(upstream_->read(places, key), key);
   }
 
 auto OperationChain::of(NodePtr node, bool only_keeping_count) -> OperationChain {
@@ -6086,6 +7319,8 @@ auto RowReader::some(std::size_t most) -> Block {
     return part;
   }
 
+auto RowReader::available() -> std::size_t { return advance() ? chunk_.block.rows() - used_ : 0; }
+
 auto RowReader::take_parts(std::size_t count, MemoryShare& share) -> std::vector<Block> {
     std::vector<Block> parts;
     std::size_t rows = 0;
@@ -6130,6 +7365,8 @@ auto RowReader::advance() -> bool {
     return !is_over_;
   }
 
+HeldWindow::HeldWindow(const Scope& scope, std::string name) : scope_(scope), name_(std::move(name)) {}
+
 auto HeldWindow::load(RowReader& rows, std::size_t most) -> void {
     parts_.clear();
     starts_.clear();
@@ -6166,14 +7403,21 @@ auto HeldWindow::sizes(std::size_t column) const -> std::vector<std::size_t> {
 auto HeldWindow::hold(Block part) -> void {
     const std::size_t bytes = bytes_of(part);
     bytes_ += bytes;
-    if (bytes_ > scope_.budget->most_ahead()) {
+    if (const std::size_t most = most_bytes(); bytes_ > most) {
       throw ConfigError{
-          compose("{}: the window takes more than {} bytes, three quarters of what the reader may use: "
-                  "make it smaller or EpochOptions::bound_bytes larger",
-                  name_, scope_.budget->most_ahead())};
+          compose("{}: the window takes more than {} bytes, of {} that the reader may use, some of which are left for "
+                  "what is read ahead and for batches: make it or the batches smaller, or EpochOptions::bound_bytes "
+                  "larger",
+                  name_, most, scope_.budget->bound())};
     }
     shares_.emplace_back(*scope_.budget, bytes);
     parts_.push_back(std::move(part));
+  }
+
+auto HeldWindow::most_bytes() const noexcept -> std::size_t {
+    const std::size_t bound = scope_.budget->bound();
+    const std::size_t of_batch = scope_.batch_rows * (bytes_ / rows_);
+    return std::clamp(bound - std::min(bound, of_batch), bound / 8, scope_.budget->most_ahead());
   }
 
 auto HeldWindow::find(std::size_t row) const -> RowOfPart {
@@ -6193,6 +7437,13 @@ auto WindowStream::next() -> Chunk {
     given_ += chunk.block.rows();
     return chunk;
   }
+
+WindowStream::WindowStream(const NodePtr& upstream, std::string name, const Scope& scope, PlaceCursor& from,
+               std::size_t num_added) : number_(from.next()),
+        given_(static_cast<std::size_t>(from.next())),
+        added_(num_added),
+        rows_(upstream, scope, skip(from, added_)),
+        window_(scope, std::move(name)) {}
 
 auto WindowStream::skip(PlaceCursor& from, Place& added) -> PlaceCursor& {
     for (std::uint64_t& number : added) number = from.next();
@@ -6240,9 +7491,107 @@ auto Permutation::scramble(std::uint64_t at) const noexcept -> std::uint64_t {
     return (left << half_bits_) | right;
   }
 
+OrderNode::OrderNode(NodePtr upstream, std::string operation) : DataNode(upstream->schema()), upstream_(std::move(upstream)), operation_(std::move(operation)) {}
+
+auto OrderNode::describe() const -> std::string { return upstream_->describe() + " -> " + operation_; }
+
+auto OrderNode::is_indexed() const -> bool { return upstream_->is_indexed(); }
+
+auto OrderNode::ending() const -> Ending { return upstream_->ending(); }
+
+auto OrderNode::costs_a_copy() const -> bool { return upstream_->costs_a_copy(); }
+
+auto OrderNode::is_reordered() const -> bool { return upstream_->is_reordered(); }
+
+auto OrderNode::id_span() const -> std::uint64_t { return upstream_->id_span(); }
+
+auto OrderNode::depth() const -> std::uint64_t { return upstream_->depth() + 1; }
+
+auto OrderNode::count_skipped(SkipCounts& counts) const -> void { upstream_->count_skipped(counts); }
+
 auto OrderNode::take_stock(DataStock& stock) const -> void {
     upstream_->take_stock(stock);
     stock.add_operation(operation_, settings());
+  }
+
+RangeNode::RangeNode(NodePtr upstream, std::string operation, std::uint64_t begin, std::uint64_t end) : OrderNode(std::move(upstream), std::move(operation)), begin_(begin), end_(end) {}
+
+auto RangeNode::count() const -> std::optional<std::uint64_t> {
+    const auto all = upstream()->count();
+    if (!all) return std::nullopt;
+    return std::min(*all, end_) - std::min(*all, begin_);
+  }
+
+auto RangeNode::ending() const -> Ending { return end_ == to_the_end ? OrderNode::ending() : Ending::certain; }
+
+auto RangeNode::read(std::span<const std::uint64_t> places, const EpochKey& key) const -> Block {
+    std::vector<std::uint64_t> inner(places.begin(), places.end());
+    for (std::uint64_t& place : inner) place += begin_;
+    return upstream()->read(inner, key);
+  }
+
+auto RangeNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+RangeNode::Stream::Stream(const RangeNode& node, const Scope& scope, PlaceCursor& from) : scope_(scope), at_(from.next()), end_(node.end_), rows_(node.upstream(), scope, from) {
+      if (at_ >= node.begin_) return;
+      rows_.skip(node.begin_ - at_);
+      at_ = node.begin_;
+    }
+
+auto RangeNode::Stream::next() -> Chunk {
+      if (at_ >= end_) return {};
+      Place place{at_};
+      rows_.append_place(place);
+      Block block = rows_.some(static_cast<std::size_t>(std::min<std::uint64_t>(end_ - at_, most_rows)));
+      at_ += block.rows();
+      MemoryShare share{*scope_.budget, bytes_of(block)};
+      return {std::move(block), std::move(place), std::move(share)};
+    }
+
+SelectionNode::SelectionNode(NodePtr upstream, std::string operation, std::vector<std::uint64_t> places) : OrderNode(std::move(upstream), std::move(operation)), places_(std::move(places)) {}
+
+auto SelectionNode::count() const -> std::optional<std::uint64_t> { return places_.size(); }
+
+auto SelectionNode::read(std::span<const std::uint64_t> places, const EpochKey& key) const -> Block {
+    std::vector<std::uint64_t> inner;
+    inner.reserve(places.size());
+    for (const std::uint64_t place : places) inner.push_back(places_[static_cast<std::size_t>(place)]);
+    return upstream()->read(inner, key);
+  }
+
+auto SelectionNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+auto SelectionNode::settings() const -> std::uint64_t { return digest_of(std::as_bytes(std::span{places_})); }
+
+ShuffleNode::ShuffleNode(NodePtr upstream, std::uint64_t seed) : OrderNode(std::move(upstream), "shuffle"), seed_(seed) {}
+
+auto ShuffleNode::count() const -> std::optional<std::uint64_t> { return upstream()->count(); }
+
+auto ShuffleNode::read(std::span<const std::uint64_t> places, const EpochKey& key) const -> Block {
+    const auto order = order_of(key);
+    std::vector<std::uint64_t> inner;
+    inner.reserve(places.size());
+    for (const std::uint64_t place : places) inner.push_back((*order)(place));
+    return upstream()->read(inner, key);
+  }
+
+auto ShuffleNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+auto ShuffleNode::order_of(const EpochKey& key) const -> std::shared_ptr<const Permutation> {
+    const std::uint64_t seed = key.order_seed(seed_);
+    const std::lock_guard lock{mutex_};
+    if (order_ == nullptr || order_seed_ != seed) {
+      order_ = std::make_shared<const Permutation>(*count(), seed);
+      order_seed_ = seed;
+    }
+    return order_;
   }
 
 std::vector<std::size_t> bucketed_indices(std::span<const std::size_t> sizes, std::size_t group,
@@ -6268,6 +7617,33 @@ std::vector<std::size_t> bucketed_indices(std::span<const std::size_t> sizes, st
   add(count / group * group, count);
   return order;
 }
+
+BucketNode::BucketNode(NodePtr upstream, const Bucketing& bucketing) : OrderNode(upstream, compose("bucket_by_length({}, {} of {})", (*upstream->schema())[bucketing.column].name,
+                                    bucketing.group, bucketing.window)),
+        bucketing_(bucketing) {}
+
+auto BucketNode::count() const -> std::optional<std::uint64_t> { return upstream()->count(); }
+
+auto BucketNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+BucketNode::Stream::Stream(const BucketNode& node, const Scope& scope, PlaceCursor& from) : WindowStream(node.upstream(), node.describe(), scope, from, 2),
+          bucketing_(node.bucketing_),
+          seed_(scope.key.order_seed(0)),
+          is_of_place_(added().front() > 0) {}
+
+auto BucketNode::Stream::size_of(std::uint64_t number) -> std::size_t {
+      const std::size_t groups = bucketing_.window / bucketing_.group;
+      const std::size_t own = number == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(groups)) : groups;
+      if (!std::exchange(is_of_place_, false)) added() = {own * bucketing_.group, bucketing_.group};
+      return static_cast<std::size_t>(added().front());
+    }
+
+auto BucketNode::Stream::order_of(const HeldWindow& window, std::uint64_t number) const -> std::vector<std::size_t> {
+      return bucketed_indices(window.sizes(bucketing_.column), static_cast<std::size_t>(added().back()),
+                              derive_seed(seed_, number));
+    }
 
 void refuse_file(std::string_view what, const std::string& path, int error) {
   throw DataError{compose("the cache {} could not be {}: {}", path, what, explain_errno(error))};
@@ -6366,6 +7742,8 @@ auto DraftFile::try_claim() -> Claim {
     return is_named ? Claim::mine : Claim::others;
   }
 
+auto DraftFile::unlock() const noexcept -> void { ::flock(file_.get(), LOCK_UN); }
+
 auto PageHashes::add(std::span<const std::byte> bytes) -> void {
     while (!bytes.empty()) {
       const auto part = bytes.first(std::min(bytes.size(), page_bytes - page_.size()));
@@ -6385,15 +7763,244 @@ auto PageHashes::end_page() -> void {
     page_.clear();
   }
 
+auto IndexBytes::write(const SegmentIndex& index) -> std::string {
+    IndexBytes out;
+    out.put(index.content.words);
+    out.put(index.content.fingerprint);
+    out.put(index.page_hashes);
+    out.put(index.segments.size());
+    for (const Segment& segment : index.segments) {
+      out.put(segment.rows);
+      out.put(segment.begins);
+      out.put(segment.ends.size());
+      for (const auto& ends : segment.ends) out.put(ends);
+      out.put(segment.ids);
+    }
+    return out.bytes_;
+  }
+
+auto IndexBytes::read(std::string bytes) -> std::optional<SegmentIndex> {
+    IndexBytes in;
+    in.bytes_ = std::move(bytes);
+    SegmentIndex index;
+    in.get(index.content.words);
+    index.content.fingerprint = in.number();
+    in.get(index.page_hashes);
+    for (std::uint64_t left = in.number(); in.is_whole_ && left > 0; --left) {
+      Segment& segment = index.segments.emplace_back();
+      segment.rows = in.number();
+      in.get(segment.begins);
+      for (std::uint64_t columns = in.number(); in.is_whole_ && columns > 0; --columns) {
+        in.get(segment.ends.emplace_back());
+      }
+      in.get(segment.ids);
+    }
+    if (!in.is_whole_ || in.at_ != in.bytes_.size()) return std::nullopt;
+    return index;
+  }
+
+auto IndexBytes::put(std::uint64_t number) -> void { bytes_.append(reinterpret_cast<const char*>(&number), sizeof number); }
+
+auto IndexBytes::number() -> std::uint64_t {
+    std::uint64_t number = 0;
+    take(&number, sizeof number);
+    return number;
+  }
+
+auto IndexBytes::take(void* to, std::size_t size) -> void {
+    is_whole_ = is_whole_ && size <= bytes_.size() - at_;
+    if (!is_whole_ || size == 0) return;
+    std::memcpy(to, bytes_.data() + at_, size);
+    at_ += size;
+  }
+
+SampleFileWriter::SampleFileWriter(DraftFile& draft, SampleFileContent content) : draft_(&draft) {
+    index_.content = std::move(content);
+  }
+
+auto SampleFileWriter::add(const Block& block) -> void {
+    Segment segment{block.rows(), {}, {}, {block.ids().begin(), block.ids().end()}};
+    for (const Column& column : block.columns()) {
+      segment.begins.push_back(size_);
+      segment.ends.emplace_back();
+      const auto bytes = column.bytes();
+      for (std::size_t row = 0; column.is_ragged() && row < block.rows(); ++row) {
+        const auto sample = column.sample(row);
+        segment.ends.back().push_back(static_cast<std::uint64_t>(sample.data() + sample.size() - bytes.data()));
+      }
+      draft_->write(bytes);
+      size_ += bytes.size();
+      hashes_.add(bytes);
+    }
+    index_.segments.push_back(std::move(segment));
+  }
+
+auto SampleFileWriter::finish() -> Descriptor {
+    index_.page_hashes = hashes_.finish();
+    const std::string index = IndexBytes::write(index_);
+    const auto bytes = std::as_bytes(std::span{index});
+    const SampleFileTail tail{index.size(), digest_of(bytes)};
+    draft_->write(bytes);
+    draft_->write(std::as_bytes(std::span{&tail, 1}));
+    return draft_->publish();
+  }
+
+SampleFile::SampleFile(Descriptor file, std::string path, std::shared_ptr<const Schema> schema) : file_(std::move(file)), path_(std::move(path)), schema_(std::move(schema)) {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) refuse_file("read", path_, errno);
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    SampleFileTail tail;
+    if (size < sizeof tail) refuse_damage();
+    pread_all(&tail, sizeof tail, size - sizeof tail);
+    if (tail.magic != SampleFileTail{}.magic || tail.index_size > size - sizeof tail) refuse_damage();
+    std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
+    data_size_ = size - sizeof tail - tail.index_size;
+    pread_all(bytes.data(), bytes.size(), data_size_);
+    const bool is_whole = digest_of(std::as_bytes(std::span{bytes})) == tail.index_hash;
+    auto index = is_whole ? IndexBytes::read(std::move(bytes)) : std::nullopt;
+    if (!index || index->page_hashes.size() != (data_size_ + page_bytes - 1) / page_bytes) refuse_damage();
+    index_ = std::move(*index);
+    is_checked_ = std::vector<std::atomic<bool>>(index_.page_hashes.size());
+    for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
+  }
+
+auto SampleFile::open(const std::string& path,
+                                                              const std::shared_ptr<const Schema>& schema,
+                                                              const SampleFileContent& content) -> std::unique_ptr<const SampleFile> {
+    Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    if (file.get() < 0 && errno == ENOENT) return nullptr;
+    if (file.get() < 0) refuse_file("read", path, errno);
+    auto opened = std::make_unique<const SampleFile>(std::move(file), path, schema);
+    const SampleFileContent& found = opened->index_.content;
+    if (found.words != content.words) {
+      throw ConfigError{
+          compose("the cache {} holds \"{}\", and \"{}\" is to be cached: name another file, or remove it", path,
+                  found.words, content.words)};
+    }
+    return content.fingerprint == 0 || found.fingerprint == content.fingerprint ? std::move(opened) : nullptr;
+  }
+
+auto SampleFile::count() const noexcept -> std::uint64_t { return ends_.empty() ? 0 : ends_.back(); }
+
+auto SampleFile::read(std::span<const std::uint64_t> places) const -> Block {
+    const std::vector<Run> runs = runs_of(places);
+    std::vector<Column> columns;
+    for (std::size_t column = 0; column < schema_->size(); ++column) columns.push_back(read_column(runs, column));
+    std::vector<std::uint64_t> ids;
+    for (const Run& run : runs) {
+      const auto first = run.segment->ids.begin() + static_cast<std::ptrdiff_t>(run.begin);
+      ids.insert(ids.end(), first, first + static_cast<std::ptrdiff_t>(run.end - run.begin));
+    }
+    return {schema_, std::move(columns), std::move(ids)};
+  }
+
+auto SampleFile::runs_of(std::span<const std::uint64_t> places) const -> std::vector<Run> {
+    std::vector<Run> runs;
+    for (const std::uint64_t place : places) {
+      const auto found = std::upper_bound(ends_.begin(), ends_.end(), place);
+      const Segment& segment = index_.segments[static_cast<std::size_t>(found - ends_.begin())];
+      const std::uint64_t row = place - (*found - segment.rows);
+      if (!runs.empty() && runs.back().segment == &segment && runs.back().end == row) {
+        ++runs.back().end;
+      } else {
+        runs.push_back({&segment, row, row + 1});
+      }
+    }
+    return runs;
+  }
+
+auto SampleFile::offset_of(const Segment& segment, std::size_t column, std::uint64_t row) const -> std::uint64_t {
+    const Field& field = (*schema_)[column];
+    if (!field.is_ragged()) return row * field.width() * size_of(field.dtype);
+    return row == 0 ? 0 : segment.ends[column][static_cast<std::size_t>(row - 1)];
+  }
+
+auto SampleFile::read_column(const std::vector<Run>& runs, std::size_t column) const -> Column {
+    std::uint64_t size = 0;
+    std::size_t rows = 0;
+    for (const Run& run : runs) {
+      size += offset_of(*run.segment, column, run.end) - offset_of(*run.segment, column, run.begin);
+      rows += static_cast<std::size_t>(run.end - run.begin);
+    }
+    const std::shared_ptr<std::byte[]> all{new std::byte[static_cast<std::size_t>(size)]};
+    auto ends = std::make_shared<std::vector<std::uint64_t>>();
+    std::uint64_t done = 0;
+    for (const Run& run : runs) {
+      const std::uint64_t begin = offset_of(*run.segment, column, run.begin);
+      const std::uint64_t end = offset_of(*run.segment, column, run.end);
+      read_data(all.get() + done, static_cast<std::size_t>(end - begin), run.segment->begins[column] + begin);
+      for (std::uint64_t row = run.begin + 1; (*schema_)[column].is_ragged() && row <= run.end; ++row) {
+        ends->push_back(done + offset_of(*run.segment, column, row) - begin);
+      }
+      done += end - begin;
+    }
+    std::shared_ptr<const std::byte> bytes{all, all.get()};
+    if ((*schema_)[column].is_ragged()) return {std::move(bytes), std::move(ends)};
+    return {std::move(bytes), rows, offset_of({}, column, 1)};
+  }
+
+auto SampleFile::read_data(std::byte* to, std::size_t size, std::uint64_t offset) const -> void {
+    constexpr std::size_t most = 16 * page_bytes;
+    if (size > data_size_ || offset > data_size_ - size) refuse_damage();
+    if (are_checked(offset, size)) return pread_all(to, size, offset);
+    const std::size_t room = std::min(most, size + 2 * page_bytes);
+    const auto pages = std::make_unique_for_overwrite<std::byte[]>(room);
+    while (size > 0) {
+      const std::uint64_t first = offset / page_bytes * page_bytes;
+      const std::uint64_t end = std::min(data_size_, first + room / page_bytes * page_bytes);
+      const std::uint64_t wanted = (offset + size + page_bytes - 1) / page_bytes * page_bytes;
+      const std::span read{pages.get(), static_cast<std::size_t>(std::min(end, wanted) - first)};
+      pread_all(read.data(), read.size(), first);
+      check_pages(read, first / page_bytes);
+      const std::size_t begin = static_cast<std::size_t>(offset - first);
+      const std::size_t part = std::min(size, read.size() - begin);
+      std::memcpy(to, read.data() + begin, part);
+      to += part;
+      offset += part;
+      size -= part;
+    }
+  }
+
+auto SampleFile::are_checked(std::uint64_t offset, std::size_t size) const noexcept -> bool {
+    for (std::uint64_t page = offset / page_bytes; page * page_bytes < offset + size; ++page) {
+      if (!is_checked_[static_cast<std::size_t>(page)].load(std::memory_order_relaxed)) return false;
+    }
+    return true;
+  }
+
+auto SampleFile::check_pages(std::span<const std::byte> bytes, std::uint64_t page) const -> void {
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), page_bytes))) {
+      const auto one = bytes.first(std::min(bytes.size(), page_bytes));
+      const auto at = static_cast<std::size_t>(page++);
+      if (digest_of(one) != index_.page_hashes[at]) refuse_damage();
+      is_checked_[at].store(true, std::memory_order_relaxed);
+    }
+  }
+
+auto SampleFile::pread_all(void* to, std::size_t size, std::uint64_t offset) const -> void {
+    if (read_at(file_.get(), offset, to, size) == size) return;
+    if (errno != 0) refuse_file("read", path_, errno);
+    refuse_damage();
+  }
+
+auto SampleFile::refuse_damage() const -> void {
+    throw DataError{compose("the cache {} is damaged or no cache at all: remove it, and it is made anew", path_)};
+  }
+
 SampleShelf::SampleShelf() noexcept : process_(::getpid()) {
     try {
       file_ = adopt(::memfd_create("railyard-cache", MFD_CLOEXEC), "memory for samples");
     } catch (const Error&) {
       return;
     }
+    const WriteSignalGuard<SIGXFSZ> guard;
     if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
     void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
     if (base != MAP_FAILED) header_ = ::new (base) Header;
+  }
+
+SampleShelf::~SampleShelf() {
+    if (header_ != nullptr) ::munmap(header_, header_bytes);
   }
 
 auto SampleShelf::has_use() const noexcept -> bool {
@@ -6419,8 +8026,16 @@ SampleShelf::Turn::Turn(const SampleShelf& shelf, std::chrono::nanoseconds patie
       if (is_mine_ && header.is_whole.load()) give_back();  // finished between the two looks
     }
 
+SampleShelf::Turn::~Turn() {
+      if (is_mine_) give_back();
+    }
+
 auto SampleShelf::Turn::samples(const std::shared_ptr<const Schema>& schema) const -> std::optional<Block> {
       return shelf_->header_->is_whole.load() ? shelf_->open(schema) : std::nullopt;
+    }
+
+auto SampleShelf::Turn::go_on() const noexcept -> void {
+      if (is_mine_) nudge(shelf_->header_->made);
     }
 
 auto SampleShelf::Turn::leave(std::span<const Block> parts) const -> bool {
@@ -6454,7 +8069,12 @@ auto SampleShelf::Turn::give_back() noexcept -> void {
       nudge(shelf_->header_->made);
     }
 
+auto SampleShelf::aligned(std::uint64_t at) noexcept -> std::uint64_t {
+    return (at + alignment - 1) / alignment * alignment;
+  }
+
 auto SampleShelf::write(std::span<const Block> parts) const -> bool {
+    const WriteSignalGuard<SIGXFSZ> guard;
     std::uint64_t at = header_bytes;
     const auto put = [&](const void* bytes, std::size_t size) {
       return put_bytes(bytes, size, std::exchange(at, at + size));
@@ -6526,6 +8146,9 @@ auto SampleShelf::open(const std::shared_ptr<const Schema>& schema) const -> std
     return Block{schema, std::move(columns), std::move(ids)};
   }
 
+ReadingToEnd::ReadingToEnd(NodePtr node, std::chrono::nanoseconds first_word) : node_(std::move(node)),
+        wait_(node_->ending() == Ending::unknown ? first_word : std::chrono::nanoseconds::max(), WaitFor::own_run) {}
+
 auto ReadingToEnd::note(std::size_t samples) -> void {
     samples_ += samples;
     wait_.look([this] {
@@ -6543,6 +8166,101 @@ void take_stock_before_cache(const DataNode& upstream, DataStock& stock) {
   if (upstream.is_reordered()) stock.add_operation("cache");
 }
 
+CacheNode::CacheNode(NodePtr upstream, std::size_t most_bytes) : OrderNode(std::move(upstream), "cache"), most_bytes_(most_bytes) {}
+
+auto CacheNode::count() const -> std::optional<std::uint64_t> {
+    const auto known = upstream()->count();
+    return known ? known : samples().rows();
+  }
+
+auto CacheNode::id_span() const -> std::uint64_t { return upstream()->id_span(); }
+
+auto CacheNode::take_stock(DataStock& stock) const -> void { take_stock_before_cache(*upstream(), stock); }
+
+auto CacheNode::read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const -> Block {
+    return take(samples(), std::vector<std::size_t>(places.begin(), places.end()));
+  }
+
+auto CacheNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+auto CacheNode::samples() const -> const Block& {
+    const std::lock_guard lock{mutex_};
+    if (!samples_) samples_ = shelf_.has_use() ? read_or_find() : join(read_all([] {}));
+    return *samples_;
+  }
+
+auto CacheNode::read_or_find() const -> Block {
+    const SampleShelf::Turn turn{shelf_};
+    if (auto found = turn.samples(schema())) return std::move(*found);
+    const std::vector<Block> parts = read_all([&turn] { turn.go_on(); });
+    if (turn.leave(parts)) {
+      if (auto left = turn.samples(schema())) return std::move(*left);
+    }
+    return join(parts);
+  }
+
+auto CacheNode::refuse(std::uint64_t rows) const -> void {
+    throw DataError{
+        compose("{}: the first {} samples take more than {} MiB, which is half of the memory there is, and there are "
+                "more: keep them in a file by cache(path), or take() as many as fit; a source that never ends cannot "
+                "be cached, and is refused at once if it is made by Dataset::from_endless_generator()",
+                describe(), rows, most_bytes_ >> 20U)};
+  }
+
+FileCacheNode::FileCacheNode(NodePtr upstream, std::string path) : OrderNode(std::move(upstream), compose("cache({})", path)), path_(std::move(path)) {}
+
+auto FileCacheNode::count() const -> std::optional<std::uint64_t> { return file().count(); }
+
+auto FileCacheNode::id_span() const -> std::uint64_t { return upstream()->id_span(); }
+
+auto FileCacheNode::take_stock(DataStock& stock) const -> void { take_stock_before_cache(*upstream(), stock); }
+
+auto FileCacheNode::read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const -> Block {
+    return places.empty() ? no_samples(schema()) : file().read(places);
+  }
+
+auto FileCacheNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+auto FileCacheNode::file() const -> const SampleFile& {
+    const std::lock_guard lock{mutex_};
+    if (file_ != nullptr) return *file_;
+    const SampleFileContent wanted = content();
+    file_ = SampleFile::open(path_, schema(), wanted);
+    if (file_ != nullptr) return *file_;
+    DraftFile draft{path_};
+    file_ = SampleFile::open(path_, schema(), wanted);  // which another process may have made meanwhile
+    if (file_ == nullptr) file_ = make(draft, wanted);
+    return *file_;
+  }
+
+auto FileCacheNode::make(DraftFile& draft, const SampleFileContent& wanted) const -> std::unique_ptr<const SampleFile> {
+    SampleFileWriter writer{draft, wanted};
+    for_each_block(upstream(), {}, [&](const Block& block) {
+      writer.add(block);
+      return true;
+    });
+    return std::make_unique<const SampleFile>(writer.finish(), path_, schema());
+  }
+
+auto FileCacheNode::content() const -> SampleFileContent {
+    SampleFileContent content{upstream()->describe() + ":"};
+    for (const Field& field : *schema()) {
+      content.words +=
+          compose(" {} {}[{}]", field.name, field.is_text ? "text" : name_of(field.dtype), joined(field.shape, ","));
+    }
+    try {
+      DataStock stock;
+      upstream()->take_stock(stock);
+      content.fingerprint = stock.fingerprint();
+    } catch (const DataError&) {  // the source is no longer there: what was kept of it has to do
+    }
+    return content;
+  }
+
 std::uint64_t choice_of(const DataNode& node) {
   DataStock stock = DataStock::of_operations();
   node.take_stock(stock);
@@ -6556,6 +8274,8 @@ DatasetReading reading_after(DatasetReading before, const NodePtr& node, const N
   before.common = std::make_shared<const CommonData>(CommonData{made, name});
   return before;
 }
+
+JoiningNode::JoiningNode(std::shared_ptr<const Schema> schema, std::string operation, std::vector<NodePtr> parts) : DataNode(std::move(schema)), operation_(std::move(operation)), parts_(std::move(parts)) {}
 
 auto JoiningNode::describe() const -> std::string {
     std::string all;
@@ -6581,10 +8301,16 @@ auto JoiningNode::is_reordered() const -> bool {
     return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_reordered(); });
   }
 
+auto JoiningNode::id_span() const -> std::uint64_t { return first_id(parts_.size()); }
+
 auto JoiningNode::depth() const -> std::uint64_t {
     std::uint64_t deepest = 0;
     for (const NodePtr& part : parts_) deepest = std::max(deepest, part->depth());
     return deepest + 1;
+  }
+
+auto JoiningNode::count_skipped(SkipCounts& counts) const -> void {
+    for (const NodePtr& part : parts_) part->count_skipped(counts);
   }
 
 auto JoiningNode::take_stock(DataStock& stock) const -> void {
@@ -6611,10 +8337,302 @@ auto JoiningNode::sum_of_counts() const -> std::optional<std::uint64_t> {
     return sum;
   }
 
+ConcatNode::ConcatNode(const std::vector<NodePtr>& parts) : JoiningNode(parts.front()->schema(), "concat", parts) {}
+
+auto ConcatNode::count() const -> std::optional<std::uint64_t> { return sum_of_counts(); }
+
+auto ConcatNode::read(std::span<const std::uint64_t> places, const EpochKey& key) const -> Block {
+    std::vector<std::uint64_t> ends;
+    for (const NodePtr& part : parts()) ends.push_back((ends.empty() ? 0 : ends.back()) + *part->count());
+    std::vector<std::vector<std::uint64_t>> inner(parts().size());
+    std::vector<RowOfPart> rows;
+    for (const std::uint64_t place : places) {
+      const auto part = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), place) - ends.begin());
+      rows.push_back({part, inner[part].size()});
+      inner[part].push_back(part == 0 ? place : place - ends[part - 1]);
+    }
+    std::vector<Block> blocks;
+    for (std::size_t part = 0; part < parts().size(); ++part) {
+      blocks.push_back(inner[part].empty() ? no_samples(schema())
+                                           : with_ids_from(parts()[part]->read(inner[part], key), first_id(part)));
+    }
+    return gather(blocks, rows);
+  }
+
+auto ConcatNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ConcatNode::Stream::Stream(const ConcatNode& node, const Scope& scope, PlaceCursor& from) : node_(std::static_pointer_cast<const ConcatNode>(node.shared_from_this())),
+          scope_(scope),
+          part_(from.next()) {
+      if (part_ >= node.parts().size()) return;
+      stream_ = node.parts()[part_]->open(scope, from);
+    }
+
+auto ConcatNode::Stream::next() -> Chunk {
+      while (part_ < node_->parts().size()) {
+        Chunk chunk = stream_->next();
+        if (!chunk.block.empty()) {
+          chunk.place.insert(chunk.place.begin(), part_);
+          chunk.block = with_ids_from(chunk.block, node_->first_id(part_));
+          return chunk;
+        }
+        if (++part_ == node_->parts().size()) break;
+        PlaceCursor begin;
+        stream_ = node_->parts()[part_]->open(scope_, begin);
+      }
+      return {};
+    }
+
+ZipNode::ZipNode(std::shared_ptr<const Schema> schema, std::vector<NodePtr> parts) : JoiningNode(std::move(schema), "zip", std::move(parts)) {}
+
+auto ZipNode::count() const -> std::optional<std::uint64_t> {
+    for (const NodePtr& part : parts()) {
+      if (const auto count = part->count()) return count;
+    }
+    return std::nullopt;
+  }
+
+auto ZipNode::id_span() const -> std::uint64_t { return parts().front()->id_span(); }
+
+auto ZipNode::read(std::span<const std::uint64_t> places, const EpochKey& key) const -> Block {
+    std::vector<Block> blocks;
+    for (const NodePtr& part : parts()) blocks.push_back(part->read(places, key));
+    return side_by_side(blocks);
+  }
+
+auto ZipNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+auto ZipNode::side_by_side(std::span<const Block> blocks) const -> Block {
+    std::vector<Column> columns;
+    for (const Block& block : blocks) columns.insert(columns.end(), block.columns().begin(), block.columns().end());
+    const auto ids = blocks.front().ids();
+    return {schema(), std::move(columns), {ids.begin(), ids.end()}};
+  }
+
+ZipNode::Stream::Stream(const ZipNode& node, const Scope& scope, PlaceCursor& from) : node_(std::static_pointer_cast<const ZipNode>(node.shared_from_this())), scope_(scope) {
+      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
+    }
+
+auto ZipNode::Stream::next() -> Chunk {
+      Chunk chunk;
+      for (const auto& reader : readers_) reader->append_place(chunk.place);
+      std::vector<Block> blocks;
+      for (const auto& reader : readers_) {
+        const std::size_t rows = blocks.empty() ? most_rows : std::max<std::size_t>(blocks.front().rows(), 1);
+        blocks.push_back(blocks.empty() ? reader->some(rows) : reader->take(rows));
+        if (blocks.back().rows() == blocks.front().rows()) continue;
+        throw DataError{
+            compose("{}: dataset {} of the zip ends before or after the first: all must have equally many "
+                    "samples, so cut them with take()",
+                    node_->describe(), blocks.size())};
+      }
+      chunk.block = node_->side_by_side(blocks);
+      chunk.share = MemoryShare{*scope_.budget, bytes_of(chunk.block)};
+      return chunk;
+    }
+
+RepeatNode::RepeatNode(NodePtr upstream, std::optional<std::uint64_t> times) : OrderNode(std::move(upstream), times ? compose("repeat({})", *times) : "repeat"), times_(times) {}
+
+auto RepeatNode::count() const -> std::optional<std::uint64_t> {
+    const auto once = upstream()->count();
+    if (!once || !times_) return std::nullopt;
+    if (*once > 0 && *times_ > ~std::uint64_t{0} / *once) {
+      throw ConfigError{compose(
+          "{}: {} samples so many times over are more than can be counted: repeat() without a number has no end",
+          describe(), *once)};
+    }
+    return *once * *times_;
+  }
+
+auto RepeatNode::is_indexed() const -> bool { return times_ && upstream()->is_indexed(); }
+
+auto RepeatNode::ending() const -> Ending {
+    if (!times_) return Ending::never;
+    return *times_ > 0 ? OrderNode::ending() : Ending::certain;
+  }
+
+auto RepeatNode::id_span() const -> std::uint64_t { return upstream()->id_span() * times_.value_or(1); }
+
+auto RepeatNode::read(std::span<const std::uint64_t> places, const EpochKey& key) const -> Block {
+    const std::uint64_t once = *upstream()->count();
+    std::vector<Block> blocks;
+    std::vector<RowOfPart> rows;
+    std::vector<std::uint64_t> passes;  // of the blocks
+    std::vector<std::vector<std::uint64_t>> inner;
+    for (const std::uint64_t place : places) {
+      const auto known = std::find(passes.begin(), passes.end(), place / once);
+      const auto part = static_cast<std::size_t>(known - passes.begin());
+      if (known == passes.end()) {
+        passes.push_back(place / once);
+        inner.emplace_back();
+      }
+      rows.push_back({part, inner[part].size()});
+      inner[part].push_back(place % once);
+    }
+    for (std::size_t part = 0; part < passes.size(); ++part) {
+      blocks.push_back(mark(upstream()->read(inner[part], key_of(key, passes[part])), passes[part]));
+    }
+    return blocks.empty() ? no_samples(schema()) : gather(blocks, rows);
+  }
+
+auto RepeatNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+auto RepeatNode::key_of(const EpochKey& key, std::uint64_t pass) noexcept -> EpochKey {
+    return {key.seed, derive_seed(key.epoch, pass)};
+  }
+
+auto RepeatNode::mark(const Block& block, std::uint64_t pass) const -> Block {
+    return with_ids_from(block, pass * upstream()->id_span());
+  }
+
+RepeatNode::Stream::Stream(const RepeatNode& node, const Scope& scope, PlaceCursor& from) : node_(std::static_pointer_cast<const RepeatNode>(node.shared_from_this())),
+          scope_(scope),
+          pass_(from.next()) {
+      open(from);
+    }
+
+auto RepeatNode::Stream::next() -> Chunk {
+      while (!node_->times_ || pass_ < *node_->times_) {
+        Chunk chunk = stream_->next();
+        if (!chunk.block.empty()) {
+          has_samples_ = true;
+          chunk.place.insert(chunk.place.begin(), pass_);
+          chunk.block = node_->mark(chunk.block, pass_);
+          return chunk;
+        }
+        if (!has_samples_) return {};  // or an endless repeat of nothing would not end
+        ++pass_;
+        has_samples_ = false;
+        PlaceCursor begin;
+        open(begin);
+      }
+      return {};
+    }
+
+auto RepeatNode::Stream::open(PlaceCursor& from) -> void {
+      Scope scope = scope_;
+      scope.key = key_of(scope.key, pass_);
+      stream_ = node_->upstream()->open(scope, from);
+    }
+
+MixNode::MixNode(const std::vector<NodePtr>& parts, const std::vector<double>& weights, std::uint64_t seed) : JoiningNode(parts.front()->schema(), "mix", parts), seed_(seed) {
+    double sum = 0;
+    const double largest = *std::max_element(weights.begin(), weights.end());  // so that their sum is a number
+    for (const double weight : weights) up_to_.push_back(sum += weight / largest);
+    for (double& share : up_to_) share /= sum;
+  }
+
+auto MixNode::count() const -> std::optional<std::uint64_t> { return sum_of_counts(); }
+
+auto MixNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+auto MixNode::add_settings(Fingerprint& settings) const -> void {
+    for (const double share : up_to_) settings.add(share);
+    settings.add(seed_);
+  }
+
+MixNode::Stream::Stream(const MixNode& node, const Scope& scope, PlaceCursor& from) : node_(std::static_pointer_cast<const MixNode>(node.shared_from_this())),
+          scope_(scope),
+          seed_(scope.key.order_seed(node.seed_)),
+          given_(from.next()) {
+      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
+    }
+
+auto MixNode::Stream::next() -> Chunk {
+      Chunk chunk;
+      chunk.place.push_back(given_);
+      for (const auto& reader : readers_) reader->append_place(chunk.place);
+      std::vector<std::size_t> available;
+      for (const auto& reader : readers_) available.push_back(reader->available());
+      const std::vector<RowOfPart> rows = draw_rows(available);
+      std::vector<std::size_t> taken(readers_.size());
+      for (const RowOfPart& row : rows) ++taken[row.part];
+      std::vector<Block> blocks;
+      for (std::size_t part = 0; part < readers_.size(); ++part) {
+        blocks.push_back(taken[part] == 0 ? no_samples(node_->schema())
+                                          : with_ids_from(readers_[part]->some(taken[part]), node_->first_id(part)));
+      }
+      chunk.block = gather(blocks, rows);
+      chunk.share = MemoryShare{*scope_.budget, bytes_of(chunk.block)};
+      return chunk;
+    }
+
+auto MixNode::Stream::draw_rows(const std::vector<std::size_t>& available) -> std::vector<RowOfPart> {
+      std::vector<RowOfPart> rows;
+      std::vector<std::size_t> taken(available.size());
+      if (std::all_of(available.begin(), available.end(), [](std::size_t left) { return left == 0; })) return rows;
+      while (rows.size() < most_rows) {
+        const std::size_t part = draw(available);
+        if (taken[part] == available[part]) break;
+        rows.push_back({part, taken[part]++});
+        ++given_;
+      }
+      return rows;
+    }
+
+auto MixNode::Stream::draw(const std::vector<std::size_t>& available) const -> std::size_t {
+      SampleRandom random{derive_seed(seed_, given_)};
+      for (int attempt = 0; attempt < 1000; ++attempt) {
+        const auto& up_to = node_->up_to_;
+        const auto found = std::upper_bound(up_to.begin(), up_to.end() - 1, random.uniform());
+        const auto part = static_cast<std::size_t>(found - up_to.begin());
+        if (available[part] > 0) return part;
+      }
+      const auto left = std::find_if(available.begin(), available.end(), [](std::size_t rows) { return rows > 0; });
+      return static_cast<std::size_t>(left - available.begin());
+    }
+
+BlockFunction choose_columns(std::shared_ptr<const Schema> schema, std::vector<std::size_t> chosen) {
+  return [schema = std::move(schema), chosen = std::move(chosen)](const Block& block, const EpochKey& /*key*/) {
+    std::vector<Column> columns;
+    for (const std::size_t column : chosen) columns.push_back(block[column]);
+    return Block{schema, std::move(columns), {block.ids().begin(), block.ids().end()}};
+  };
+}
+
+WindowNode::WindowNode(NodePtr upstream, std::size_t window, std::uint64_t seed) : OrderNode(std::move(upstream), operation_of(window, seed)), window_(window), seed_(seed) {}
+
+auto WindowNode::count() const -> std::optional<std::uint64_t> { return upstream()->count(); }
+
+auto WindowNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+auto WindowNode::operation_of(std::size_t window, std::uint64_t seed) -> std::string {
+    return seed == 0 ? compose("shuffle_window({})", window) : compose("shuffle_window({}, seed {})", window, seed);
+  }
+
+WindowNode::Stream::Stream(const WindowNode& node, const Scope& scope, PlaceCursor& from) : WindowStream(node.upstream(), node.describe(), scope, from),
+          size_(node.window_),
+          seed_(scope.key.order_seed(node.seed_)) {}
+
+auto WindowNode::Stream::size_of(std::uint64_t number) -> std::size_t {
+      return number == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(size_)) : size_;
+    }
+
+auto WindowNode::Stream::order_of(const HeldWindow& window, std::uint64_t number) const -> std::vector<std::size_t> {
+      return shuffled_indices(window.rows(), derive_seed(seed_, number));
+    }
+
 }
 }
 
 namespace railyard::inline v0_1 {
+
+NamedColumn::NamedColumn(Field field_, Column column_) : field(std::move(field_)), column(std::move(column_)) {}
+
+NamedColumn::NamedColumn(std::string name, const std::vector<std::string>& texts) : field(Field::text(std::move(name))), column(Column::texts(texts)) {}
 
 MemorySource::MemorySource(std::vector<NamedColumn> columns, std::string name) : name_(std::move(name)) {
     std::vector<Field> fields;
@@ -6634,6 +8652,14 @@ MemorySource::MemorySource(std::vector<NamedColumn> columns, std::string name) :
                                            std::move(ids));
   }
 
+auto MemorySource::schema() const -> Schema { return block_->schema(); }
+
+auto MemorySource::count() const -> std::optional<std::uint64_t> { return block_->rows(); }
+
+auto MemorySource::describe() const -> std::string { return name_; }
+
+auto MemorySource::block() const noexcept -> const Block& { return *block_; }
+
 auto MemorySource::open(std::uint64_t from) const -> std::unique_ptr<BlockReader> {
     return std::make_unique<Reader>(block_, static_cast<std::size_t>(std::min<std::uint64_t>(from, block_->rows())));
   }
@@ -6643,11 +8669,41 @@ auto MemorySource::read(std::span<const std::uint64_t> ids) const -> Block {
     return detail::take(*block_, {reinterpret_cast<const std::size_t*>(ids.data()), ids.size()});
   }
 
+MemorySource::Reader::Reader(std::shared_ptr<const Block> block, std::size_t at) : block_(std::move(block)), at_(at) {}
+
 auto MemorySource::Reader::next(std::size_t most_rows) -> Block {
       const std::size_t begin = at_;
       at_ = std::min(block_->rows(), begin + most_rows);
       return block_->slice(begin, at_);
     }
+
+auto Dataset::from_columns(std::vector<NamedColumn> columns) -> Dataset {
+    return Dataset{MemorySource{std::move(columns)}};
+  }
+
+auto Dataset::from_function(Schema schema, std::uint64_t count,
+                                             SampleFunctionSource::Function function) -> Dataset {
+    return Dataset{SampleFunctionSource{std::move(schema), count, std::move(function)}};
+  }
+
+auto Dataset::from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin) -> Dataset {
+    return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
+  }
+
+auto Dataset::from_endless_generator(Schema schema,
+                                                      std::function<GeneratorSource::EndlessGenerator()> begin) -> Dataset {
+    return Dataset{GeneratorSource::endless(std::move(schema), std::move(begin))};
+  }
+
+auto Dataset::schema() const noexcept -> const Schema& { return *node_->schema(); }
+
+auto Dataset::count() const -> std::optional<std::uint64_t> { return node_->count(); }
+
+auto Dataset::is_indexed() const -> bool { return node_->is_indexed(); }
+
+auto Dataset::is_endless() const -> bool { return node_->ending() == detail::Ending::never; }
+
+auto Dataset::describe() const -> std::string { return node_->describe(); }
 
 auto Dataset::skipped() const -> std::uint64_t {
     detail::SkipCounts counts;
@@ -6684,6 +8740,94 @@ auto Dataset::prefetch(std::size_t batches) const -> Dataset {
     return result;
   }
 
+auto Dataset::select(const std::vector<std::string>& names) const -> Dataset {
+    std::vector<std::size_t> chosen;
+    checked("select", [&] {
+      for (const std::string& name : names) chosen.push_back(schema().index_of(name));
+    });
+    return choose("select", std::move(chosen));
+  }
+
+auto Dataset::drop(const std::vector<std::string>& names) const -> Dataset {
+    checked("drop", [&] {
+      for (const std::string& name : names) static_cast<void>(schema().index_of(name));
+    });
+    std::vector<std::size_t> chosen;
+    for (std::size_t column = 0; column < schema().size(); ++column) {
+      if (std::find(names.begin(), names.end(), schema()[column].name) == names.end()) chosen.push_back(column);
+    }
+    return choose("drop", std::move(chosen));
+  }
+
+auto Dataset::rename(const std::vector<std::pair<std::string, std::string>>& names) const -> Dataset {
+    std::vector<Field> fields = schema().fields();
+    std::string label = label_;
+    auto renamed = checked("rename", [&] {
+      for (const auto& [from, to] : names) {
+        fields[schema().index_of(from)].name = to;
+        if (from == label_) label = to;
+      }
+      return std::make_shared<const Schema>(std::move(fields));
+    });
+    Dataset result = operation("rename", renamed, detail::choose_columns(renamed, every_column()), true, {}, true);
+    result.label_ = std::move(label);
+    return result;
+  }
+
+auto Dataset::take(std::uint64_t samples) const -> Dataset {
+    return over<detail::RangeNode>(detail::compose("take({})", samples), std::uint64_t{0}, samples);
+  }
+
+auto Dataset::skip(std::uint64_t samples) const -> Dataset {
+    return over<detail::RangeNode>(detail::compose("skip({})", samples), samples, detail::RangeNode::to_the_end);
+  }
+
+auto Dataset::at(std::vector<std::uint64_t> places) const -> Dataset {
+    require_index("at");
+    for (const std::uint64_t place : places) {
+      if (place >= *count()) refuse("at", detail::compose("there is no sample {}: there are {}", place, *count()));
+    }
+    return over<detail::SelectionNode>(detail::compose("at({} places)", places.size()), std::move(places));
+  }
+
+auto Dataset::shuffle(std::uint64_t seed) const -> Dataset {
+    require_index("shuffle");
+    return over<detail::ShuffleNode>(seed);
+  }
+
+auto Dataset::shuffle_window(std::size_t samples, std::uint64_t seed) const -> Dataset {
+    if (samples == 0) refuse("shuffle_window", "a window of 0 samples holds none: give the largest that memory allows");
+    return over<detail::WindowNode>(samples, seed);
+  }
+
+auto Dataset::bucket_by_length(const std::string& column, std::size_t group, std::size_t window) const -> Dataset {
+    const std::size_t number = checked("bucket_by_length", [&] { return schema().index_of(column); });
+    if (!schema()[number].is_ragged()) {
+      refuse("bucket_by_length", detail::compose("\"{}\" is equally long in all samples: leave it out", column));
+    }
+    if (group == 0) refuse("bucket_by_length", "groups of 0 samples: give the size of a batch");
+    const std::size_t groups = std::max<std::size_t>(window / group, 1);
+    return over<detail::BucketNode>(detail::Bucketing{number, group, groups * group});
+  }
+
+auto Dataset::repeat(std::uint64_t times) const -> Dataset {
+    return over<detail::RepeatNode>(std::optional<std::uint64_t>{times});
+  }
+
+auto Dataset::repeat() const -> Dataset {
+    return over<detail::RepeatNode>(std::optional<std::uint64_t>{});
+  }
+
+auto Dataset::cache() const -> Dataset {
+    require_end("cache");
+    return over<detail::CacheNode>().with_likeness(likeness());
+  }
+
+auto Dataset::cache(const std::string& file) const -> Dataset {
+    require_end("cache");
+    return over<detail::FileCacheNode>(file);
+  }
+
 auto Dataset::from_node(detail::NodePtr node, std::string label, bool is_divided) -> Dataset {
     Dataset result{std::move(node), std::move(label)};
     result.reading_.is_divided = is_divided;
@@ -6716,6 +8860,18 @@ auto Dataset::with_likeness(detail::Likeness likeness) const -> Dataset {
     return result;
   }
 
+auto Dataset::likeness() const noexcept -> detail::Likeness { return reading_.likeness; }
+
+auto Dataset::is_alike() const noexcept -> bool { return reading_.common != nullptr && reading_.common->node == node_; }
+
+Dataset::Dataset(detail::NodePtr node, std::string label) : Dataset(std::move(node), std::move(label), Reading{}) {}
+
+Dataset::Dataset(detail::NodePtr node, std::string label, const Reading& reading) : node_(std::move(node)), label_(std::move(label)), reading_(reading) {}
+
+auto Dataset::refuse(std::string_view operation, std::string_view what) const -> void {
+    throw ConfigError{detail::compose("{} -> {}: {}", describe(), operation, what)};
+  }
+
 auto Dataset::require_end(std::string_view operation) const -> void {
     if (!is_endless()) return;
     refuse(operation, detail::compose("the samples of this dataset have no end: call {}() before repeat(), or take() "
@@ -6735,6 +8891,156 @@ auto Dataset::site_of(std::string_view operation, Schema to) const -> detail::Op
     return {to == schema() ? node_->schema() : std::make_shared<const Schema>(std::move(to)),
             detail::compose("{} -> {}", describe(), operation), node_->depth()};
   }
+
+auto Dataset::operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
+                                  bool keeps_count, std::function<void(detail::Fingerprint&)> identify,
+                                  bool only_chooses,
+                                  std::shared_ptr<const AnyPreprocessor> preprocessor) const -> Dataset {
+    const bool has_label = !label_.empty() && to->find(label_);
+    Reading reading = reading_;
+    if (!keeps_count) reading.likeness = detail::Likeness::none;  // a function may choose by rank
+    return {std::make_shared<const detail::BlockOpNode>(
+                node_, std::move(to),
+                detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
+                                               only_chooses, std::move(preprocessor)}),
+            has_label ? label_ : std::string{}, reading};
+  }
+
+auto Dataset::choose(std::string_view name, std::vector<std::size_t> chosen) const -> Dataset {
+    std::vector<Field> fields;
+    for (const std::size_t column : chosen) fields.push_back(schema()[column]);
+    auto to = checked(name, [&] { return std::make_shared<const Schema>(std::move(fields)); });
+    const auto identify = [chosen](detail::Fingerprint& fingerprint) {
+      for (const std::size_t column : chosen) fingerprint.add(std::uint64_t{column});
+    };
+    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true, identify, true);
+  }
+
+auto Dataset::every_column() const -> std::vector<std::size_t> { return detail::ordered_indices(schema().size()); }
+
+auto Dataset::after(const detail::NodePtr& made) const -> Dataset {
+    return {made, label_, detail::reading_after(reading_, node_, made)};
+  }
+
+}
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+std::vector<NodePtr> nodes_of(const std::vector<Dataset>& datasets, std::string_view operation) {
+  if (datasets.empty()) throw ConfigError{compose("{}() was given no dataset", operation)};
+  std::vector<NodePtr> nodes;
+  for (const Dataset& dataset : datasets) {
+    if (dataset.schema() != datasets.front().schema()) {
+      throw ConfigError{
+          compose("{}({}, {}): the first has the columns {} and the second {}, or their dtypes or shapes "
+                  "differ: make them equal by select(), rename() or map()",
+                  operation, datasets.front().describe(), dataset.describe(), datasets.front().schema().names(),
+                  dataset.schema().names())};
+    }
+    nodes.push_back(dataset.node());
+  }
+  return nodes;
+}
+
+bool all_divided(const std::vector<Dataset>& datasets, std::string_view operation) {
+  for (const Dataset& dataset : datasets) {
+    if (dataset.is_divided() == datasets.front().is_divided()) continue;
+    const bool is_first = datasets.front().is_divided();
+    throw ConfigError{
+        compose("{}() was given {}, which loaders divide among the workers, beside {}, of which each worker has all "
+                "or a part of its own (RunConfig::data, undivided()): name both in RunConfig::data.split or none, or "
+                "call undivided() of the first",
+                operation, datasets[is_first ? 0 : static_cast<std::size_t>(&dataset - datasets.data())].describe(),
+                datasets[is_first ? static_cast<std::size_t>(&dataset - datasets.data()) : 0].describe())};
+  }
+  return datasets.front().is_divided();
+}
+
+std::string common_name(const std::vector<Dataset>& datasets) {
+  const std::string& name = datasets.front().name();
+  const bool is_one = std::all_of(datasets.begin(), datasets.end(), [&](auto& one) { return one.name() == name; });
+  return is_one ? name : std::string{};
+}
+
+Dataset joined_of(const std::vector<Dataset>& datasets, NodePtr node, std::string label,
+                                std::string_view operation, std::string_view settings) {
+  Dataset made = Dataset::from_node(std::move(node), std::move(label), all_divided(datasets, operation))
+                     .named(common_name(datasets));
+  std::string names;
+  bool is_alike = true;
+  Likeness likeness = settings.empty() ? Likeness::as_given : Likeness::by_arguments;
+  for (const Dataset& dataset : datasets) {
+    is_alike = is_alike && dataset.is_alike();
+    likeness = std::min(likeness, dataset.likeness());
+    if (is_alike) names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
+  }
+  return (is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made).with_likeness(likeness);
+}
+
+}
+}
+
+namespace railyard::inline v0_1 {
+
+Dataset concat(const std::vector<Dataset>& datasets) {
+  const auto nodes = detail::nodes_of(datasets, "concat");
+  for (std::size_t at = 0; at + 1 < datasets.size(); ++at) {
+    if (!datasets[at].is_endless()) continue;
+    throw ConfigError{
+        detail::compose("concat() was given {}, whose samples have no end, before others that would never come: take() "
+                        "as many of it as there are to be, or mix() them",
+                        datasets[at].describe())};
+  }
+  return detail::joined_of(datasets, std::make_shared<const detail::ConcatNode>(nodes), datasets.front().label(),
+                           "concat");
+}
+
+Dataset zip(const std::vector<Dataset>& datasets) {
+  if (datasets.empty()) throw ConfigError{"zip() was given no dataset"};
+  std::vector<Field> fields;
+  std::vector<detail::NodePtr> nodes;
+  std::string label;
+  std::optional<std::uint64_t> first;
+  for (const Dataset& dataset : datasets) {
+    fields.insert(fields.end(), dataset.schema().begin(), dataset.schema().end());
+    nodes.push_back(dataset.node());
+    if (label.empty()) label = dataset.label();
+    if (dataset.is_endless() != datasets.front().is_endless()) {
+      const bool is_first = datasets.front().is_endless();
+      throw ConfigError{detail::compose(
+          "zip() was given {}, whose samples have no end, beside {}, whose samples have one: take() as "
+          "many of it",
+          datasets[is_first ? 0 : nodes.size() - 1].describe(), datasets[is_first ? nodes.size() - 1 : 0].describe())};
+    }
+    const auto count = dataset.count();
+    if (!first) first = count;
+    if (count && *count != *first) {
+      throw ConfigError{detail::compose("zip() was given {} of {} samples beside others of {}: cut them with take()",
+                                        dataset.describe(), *count, *first)};
+    }
+  }
+  auto schema = std::make_shared<const Schema>(std::move(fields));
+  return detail::joined_of(datasets, std::make_shared<const detail::ZipNode>(std::move(schema), std::move(nodes)),
+                           label, "zip");
+}
+
+Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
+                          std::uint64_t seed) {
+  const auto nodes = detail::nodes_of(datasets, "mix");
+  const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) {
+    return detail::magnitude_bits(weight) < detail::infinity_bits && weight > 0;
+  });
+  if (weights.size() != datasets.size() || !is_right) {
+    throw ConfigError{
+        detail::compose("mix() of {} datasets was given the weights {{{}}}: give a number above 0, not infinite, for "
+                        "each",
+                        datasets.size(), detail::joined(weights, ", "))};
+  }
+  return detail::joined_of(datasets, std::make_shared<const detail::MixNode>(nodes, weights, seed),
+                           datasets.front().label(), "mix",
+                           detail::compose(" {{{}}} {}", detail::joined(weights, ", "), seed));
+}
 
 }
 
@@ -6756,6 +9062,8 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows) {
   }
   return text;
 }
+
+std::string number_text(double number) { return compose("{:.6g}", number); }
 
 std::string cell_text(const Block& block, std::size_t column, std::size_t row) {
   constexpr std::size_t longest_text = 40;
@@ -6841,6 +9149,10 @@ std::string DatasetStats::text() const {
   return detail::table_text(rows);
 }
 
+EpochPosition::EpochPosition(std::uint64_t seed, std::uint64_t epoch, bool shuffle, std::optional<std::uint64_t> count) : seed_(seed), epoch_(epoch), is_shuffled_(shuffle), count_(count) {}
+
+auto EpochPosition::count() const noexcept -> std::optional<std::uint64_t> { return count_; }
+
 auto EpochPosition::moved_to(std::uint64_t consumed, std::vector<std::uint64_t> place) const -> EpochPosition {
     EpochPosition moved = *this;
     moved.consumed_ = consumed;
@@ -6888,6 +9200,10 @@ auto EpochPosition::parse(std::string_view name, std::string_view text) -> std::
     return number;
   }
 
+auto EpochPosition::number_in(const State& state, std::string_view name) -> std::uint64_t {
+    return parse(name, state.at(name).as<std::string>());
+  }
+
 }
 
 namespace railyard::inline v0_1 {
@@ -6929,8 +9245,11 @@ EpochPosition check_epoch_options(const Dataset& dataset, const EpochOptions& op
   return options.from;
 }
 
+bool is_alive(pid_t process) noexcept { return ::kill(process, 0) == 0 || errno != ESRCH; }
+
 FeedMemory::FeedMemory(std::size_t num_readers, std::size_t capacity) : file_(adopt(::memfd_create("railyard-feed", MFD_CLOEXEC), "memory for batches")), process_(::getpid()) {
     size_ = size_for(num_readers, capacity);
+    const WriteSignalGuard<SIGXFSZ> guard;
     if (::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0) throw_system("memory for batches", errno);
     map();
     const auto token = derive_seed(static_cast<std::uint64_t>(monotonic_ns()), static_cast<std::uint64_t>(process_));
@@ -6955,6 +9274,28 @@ FeedMemory::FeedMemory(const std::string& address) {
     throw Error{"memory for batches: it is another file by now"};
   }
 
+FeedMemory::~FeedMemory() { ::munmap(base_, size_); }
+
+auto FeedMemory::address() const -> std::string { return compose("{} {} {}", process_, file_.get(), header().token); }
+
+auto FeedMemory::header() const noexcept -> FeedHeader& { return *std::launder(static_cast<FeedHeader*>(base_)); }
+
+auto FeedMemory::line(std::size_t reader) const noexcept -> FeedLine& {
+    return *std::launder(reinterpret_cast<FeedLine*>(line_at(reader)));
+  }
+
+auto FeedMemory::bytes(std::size_t reader) const noexcept -> std::byte* {
+    return line_at(header().num_readers) + reader * header().capacity;
+  }
+
+auto FeedMemory::maker() const noexcept -> pid_t { return process_; }
+
+auto FeedMemory::is_maker() const noexcept -> bool { return ::getpid() == process_; }
+
+auto FeedMemory::size_for(std::size_t num_readers, std::size_t capacity) noexcept -> std::size_t {
+    return lines_offset + num_readers * (sizeof(FeedLine) + capacity);
+  }
+
 auto FeedMemory::line_at(std::size_t reader) const noexcept -> std::byte* {
     return static_cast<std::byte*>(base_) + lines_offset + reader * sizeof(FeedLine);
   }
@@ -6964,6 +9305,8 @@ auto FeedMemory::map() -> void {
     if (base_ == MAP_FAILED) throw_system("memory for batches", errno);
   }
 
+FeedPatience::FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), budget_(budget) {}
+
 auto FeedPatience::wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts) noexcept -> bool {
     const auto begin = Deadline::Clock::now();
     counts = counts && taker_->waits.load();
@@ -6971,6 +9314,20 @@ auto FeedPatience::wait(const std::atomic<std::uint32_t>& word, std::uint32_t se
     if (counts) spent_ += Deadline::Clock::now() - begin;
     return !is_spent() && !taker_->has_left.load();
   }
+
+auto FeedPatience::spent() const noexcept -> std::chrono::nanoseconds { return spent_; }
+
+auto FeedPatience::is_spent() const noexcept -> bool { return spent_ >= budget_; }
+
+FeedTrust::FeedTrust(std::chrono::nanoseconds full) noexcept : full_(full), patience_(full) {}
+
+auto FeedTrust::patience() const noexcept -> std::chrono::nanoseconds { return patience_; }
+
+auto FeedTrust::gain() noexcept -> void { patience_ = full_; }
+
+auto FeedTrust::lose() noexcept -> void { patience_ = patience_ == full_ ? full_ / 40 : std::max(patience_ / 2, full_ / 1000); }
+
+FeedWriter::FeedWriter(const FeedMemory& memory, std::size_t reader) noexcept : header_(&memory.header()), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
 
 auto FeedWriter::accept(std::uint64_t key) noexcept -> bool {
     const std::uint64_t session = line_->session.load();
@@ -6986,6 +9343,8 @@ auto FeedWriter::is_serving() const noexcept -> bool {
     const std::uint64_t served = line_->served.load();
     return served != 0 && served == line_->session.load();
   }
+
+auto FeedWriter::rank() const noexcept -> std::size_t { return static_cast<std::size_t>(line_->rank.load()); }
 
 auto FeedWriter::write(const void* from, std::size_t size, FeedPatience& patience) noexcept -> bool {
     const auto* next = static_cast<const std::byte*>(from);
@@ -7009,6 +9368,8 @@ auto FeedWriter::write(const void* from, std::size_t size, FeedPatience& patienc
     return true;
   }
 
+auto FeedWriter::flush() const noexcept -> void { nudge(line_->filled); }
+
 auto FeedWriter::leave() const noexcept -> void {
     line_->served.store(0);
     flush();
@@ -7022,6 +9383,11 @@ auto FeedWriter::wait_for_room(std::uint32_t seen, FeedPatience& patience) const
     header_->state.store(FeedHeader::working);
     return may_go_on;
   }
+
+FeedReader::FeedReader(const FeedMemory& memory, std::size_t reader) noexcept : memory_(&memory),
+        line_(&memory.line(reader)),
+        bytes_(memory.bytes(reader)),
+        session_(std::max(line_->accepted.load(), line_->session.load())) {}
 
 auto FeedReader::join(std::uint64_t key, std::size_t rank, FeedPatience& patience) noexcept -> bool {
     FeedHeader& header = memory_->header();
@@ -7065,6 +9431,10 @@ auto FeedReader::read(void* to, std::size_t size, FeedPatience& patience) noexce
     return true;
   }
 
+auto FeedReader::release() const noexcept -> void { nudge(line_->taken); }
+
+auto FeedReader::rest(bool rests) const noexcept -> void { line_->rests.store(rests); }
+
 auto FeedReader::leave() const noexcept -> void {
     line_->session.store(0);
     release();
@@ -7086,6 +9456,10 @@ std::optional<OperationChain> own_operations(const Dataset& dataset) {
   return OperationChain::after(dataset.common()->node, dataset.node());
 }
 
+bool is_own_part(const Dataset& dataset) {
+  return !dataset.is_divided() && dataset.likeness() == Likeness::none;
+}
+
 HostFeed::HostFeed(Seat seat, std::size_t capacity) : seat_(std::move(seat)), trust_(leads() ? seat_.local_size - 1 : 1, FeedTrust{seat_.patience}) {
     if (!leads()) return;
     memory_.emplace(seat_.local_size - 1, capacity);
@@ -7098,6 +9472,8 @@ HostFeed::~HostFeed() {
     memory_->header().state.store(FeedHeader::gone);
     for (const FeedWriter& writer : writers_) writer.leave();
   }
+
+auto HostFeed::bytes() const noexcept -> std::size_t { return writers_.size() * memory_->header().capacity; }
 
 auto HostFeed::rest(bool rests) const noexcept -> void {
     if (leads()) memory_->header().state.store(rests ? FeedHeader::resting : FeedHeader::working);
@@ -7124,6 +9500,10 @@ auto HostFeed::gather(std::uint64_t key, const FeedTaker& taker) -> void {
     for (const FeedWriter& writer : writers_) writer.flush();  // who is not served need not wait
   }
 
+auto HostFeed::patience_with(std::size_t writer, const FeedTaker& taker) const noexcept -> FeedPatience {
+    return {taker, trust_[writer].patience()};
+  }
+
 auto HostFeed::give_up(std::size_t writer, const FeedPatience& patience) noexcept -> void {
     if (patience.is_spent()) trust_[writer].lose();
     writers_[writer].leave();
@@ -7145,6 +9525,14 @@ auto HostFeed::join(std::uint64_t key, std::size_t rank, const FeedTaker& taker)
     return nullptr;
   }
 
+auto HostFeed::patience_with_leader(const FeedTaker& taker) const noexcept -> FeedPatience {
+    return {taker, trust_.front().patience()};
+  }
+
+auto HostFeed::give_up_leader(const FeedPatience& patience) noexcept -> void {
+    if (patience.is_spent()) trust_.front().lose();
+  }
+
 auto HostFeed::leave(bool was_fed) noexcept -> void {
     if (was_fed) trust_.front().gain();
     if (reader_) reader_->leave();
@@ -7154,6 +9542,12 @@ auto HostFeed::go_alone(std::uint64_t consumed) noexcept -> void {
     leave(false);
     alone_from_.store(consumed);
   }
+
+auto HostFeed::alone_from() const noexcept -> std::uint64_t { return alone_from_.load(); }
+
+auto HostFeed::begin_epoch() noexcept -> void { alone_from_.store(never); }
+
+auto HostFeed::patience(const FeedTaker& taker) const noexcept -> FeedPatience { return {taker, seat_.patience}; }
 
 auto HostFeed::find_leader(const FeedTaker& taker, const Deadline& deadline) -> bool {
     if (reader_) return true;
@@ -7176,12 +9570,24 @@ Range given_range(const EpochOptions& options, Range part) noexcept {
   return mine.size() == 0 && options.stands_in ? Range{part.begin, part.begin + 1} : mine;
 }
 
+EpochNode::EpochNode(NodePtr upstream, std::optional<Permutation> order) : OrderNode(std::move(upstream), "an epoch"), order_(std::move(order)) {}
+
+auto EpochNode::count() const -> std::optional<std::uint64_t> { return upstream()->count(); }
+
 auto EpochNode::read(std::span<const std::uint64_t> places, const EpochKey& key) const -> Block {
     if (!order_) return upstream()->read(places, key);
     std::vector<std::uint64_t> inner(places.begin(), places.end());
     for (std::uint64_t& place : inner) place = (*order_)(place);
     return upstream()->read(inner, key);
   }
+
+auto EpochNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+auto EpochNode::place_of(std::uint64_t consumed) -> Place { return {0, consumed}; }
+
+OwnBatches::OwnBatches(const NodePtr& node, const Scope& scope, const EpochOptions& options, Place from) : node_(node), scope_(scope), options_(options), rows_(open(node, scope, std::move(from))) {}
 
 auto OwnBatches::begin() -> std::size_t {
     share_ = {*scope_.budget, 0};
@@ -7265,6 +9671,16 @@ std::optional<Block> read_block(FeedReader& from, const std::shared_ptr<const Sc
   return Block{schema, std::move(columns), std::move(ids)};
 }
 
+LedBatches::LedBatches(std::unique_ptr<OwnBatches> own, const Scope& scope, const EpochOptions& options, HostFeed& feed,
+             const FeedTaker& taker, std::uint64_t key) : own_(std::move(own)),
+        options_(options),
+        feed_(&feed),
+        taker_(&taker),
+        key_(key),
+        share_(*scope.budget, feed.bytes()) {}
+
+LedBatches::~LedBatches() { feed_->end_session(); }
+
 auto LedBatches::begin() -> std::size_t {
     if (!std::exchange(has_begun_, true)) gather();
     const std::size_t size = read();
@@ -7284,6 +9700,12 @@ auto LedBatches::begin() -> std::size_t {
     }
     return size;
   }
+
+auto LedBatches::place() const -> Place { return own_->place(); }
+
+auto LedBatches::take(Range range) -> Block { return own_->take(range); }
+
+auto LedBatches::end() noexcept -> void { own_->end(); }
 
 auto LedBatches::gather() -> void {
     feed_->gather(key_, *taker_);
@@ -7329,6 +9751,18 @@ auto LedBatches::send(FeedWriter& writer, std::size_t size, FeedPatience& patien
            (slices.empty() || write_block(writer, slices, patience));
   }
 
+FedBatches::FedBatches(const NodePtr& node, const Scope& scope, const EpochOptions& options, Place from, HostFeed& feed,
+             const FeedTaker& taker, std::uint64_t key) : node_(node),
+        scope_(scope),
+        options_(options),
+        place_(std::move(from)),
+        feed_(&feed),
+        taker_(&taker),
+        key_(key),
+        consumed_(options_.from.consumed()) {}
+
+FedBatches::~FedBatches() { feed_->leave(line_ != nullptr && !own_); }
+
 auto FedBatches::begin() -> std::size_t {
     if (!own_) {
       if (!std::exchange(has_begun_, true)) join();
@@ -7341,6 +9775,8 @@ auto FedBatches::begin() -> std::size_t {
     }
     return own_->begin();
   }
+
+auto FedBatches::place() const -> Place { return own_ ? own_->place() : place_; }
 
 auto FedBatches::take(Range range) -> Block {
     if (own_) return own_->take(range);
@@ -7450,7 +9886,9 @@ auto BatchPlan::work_for(Range range) const -> Work {
     if (stream_) {
       Block input = stream_->take(range);
       MemoryShare share{*scope_.budget, bytes_of(input)};
-      return {[chain = chain_, key = scope_.key, input = std::move(input)] { return chain.apply(input, key); },
+      return {[chain = chain_, key = scope_.key, input = std::move(input)]() mutable {
+                return chain.apply(std::move(input), key);  // so that it is gone when the second operation begins
+              },
               {},
               std::move(share)};
     }
@@ -7483,8 +9921,19 @@ auto EpochDriver::leave(std::unique_ptr<EpochDriver> driver) noexcept -> void {
     }
   }
 
+auto EpochDriver::next(const Deadline& deadline) -> std::optional<Ready> {
+    return thread_.joinable() ? wait_for_ready(deadline) : compute();
+  }
+
+auto EpochDriver::used_bytes() const noexcept -> std::size_t { return budget_.used(); }
+
+auto EpochDriver::rest(bool rests) const noexcept -> void {
+    if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
+  }
+
 auto EpochDriver::has_room_below(std::size_t batches) const noexcept -> bool {
-    return ready_.empty() || (ready_.size() < batches && budget_.has_room(2 * largest_));
+    if (ready_.empty()) return taker_.waits.load() || budget_.used() + 2 * largest_ <= budget_.bound();
+    return ready_.size() < batches && budget_.has_room(2 * largest_);
   }
 
 EpochDriver::EpochDriver(const Dataset& dataset, const EpochOptions& options, LoaderWishes wishes) : dataset_(dataset),
@@ -7499,7 +9948,9 @@ EpochDriver::EpochDriver(const Dataset& dataset, const EpochOptions& options, Lo
 }
 
 void EpochDriver::start() {
-  const Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
+  // All workers' part of a batch as the stream gave it, and this one's in a block of its own.
+  const std::size_t own_rows = (options_.global_batch_size + options_.world_size - 1) / options_.world_size;
+  const Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_, options_.global_batch_size + own_rows};
   plan_.emplace(dataset_, options_, scope, begin_, wishes_.feed.get(), taker_);
   const auto plan = [this]() -> std::optional<Work> {
     auto next = plan_->next();
@@ -7564,6 +10015,10 @@ std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadline& de
   std::unique_lock lock{mutex_};
   const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
   taker_.waits.store(!is_ready());
+  if (is_resting_ && taker_.waits.load()) {  // there was no room for a step while the caller had the last one
+    is_resting_ = false;
+    changed_.notify_all();
+  }
   if (deadline.is_never()) {
     changed_.wait(lock, is_ready);
   } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
@@ -7605,6 +10060,9 @@ void EpochDriver::ask_to_stop() noexcept {
 
 namespace railyard::inline v0_1 {
 
+EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes) : driver_(std::make_unique<detail::EpochDriver>(dataset, options, std::move(wishes))),
+        position_(driver_->begin()) {}
+
 EpochReader::~EpochReader() {
     given_ = {};
     detail::EpochDriver::leave(std::move(driver_));
@@ -7619,10 +10077,30 @@ auto EpochReader::next(const Deadline& deadline) -> std::optional<EpochStep> {
     return std::move(ready->step);
   }
 
+EpochReader::Iterator::Iterator(EpochReader& reader) : reader_(&reader), step_(reader.next()) {}
+
+auto EpochReader::Iterator::operator*() noexcept -> EpochStep& { return *step_; }
+
+auto EpochReader::Iterator::operator->() noexcept -> EpochStep* { return &*step_; }
+
 auto EpochReader::Iterator::operator++() -> Iterator& {
       step_ = reader_->next();
       return *this;
     }
+
+auto EpochReader::Iterator::operator++(int) -> void { ++*this; }
+
+auto EpochReader::begin() -> Iterator { return Iterator{*this}; }
+
+auto EpochReader::end() noexcept -> std::default_sentinel_t { return {}; }
+
+auto EpochReader::used_bytes() const noexcept -> std::size_t { return driver_->used_bytes(); }
+
+auto EpochReader::is_late() const noexcept -> bool { return driver_->is_late(); }
+
+Dataset read_csv(InputFiles files, CsvSourceOptions options) {
+  return Dataset{CsvSource{std::move(files), std::move(options)}};
+}
 
 }
 
@@ -7692,7 +10170,7 @@ std::vector<Dataset> select_parts(const Dataset& dataset, const std::vector<doub
                   dataset.describe(), *dataset.count(), part, sums[part + 1] - sums[part])};
     }
     std::sort(parts[part].begin(), parts[part].end());
-    auto node = std::make_shared<const SelectionNode<>>(
+    auto node = std::make_shared<const SelectionNode>(
         dataset.node(), compose("split({:.3g})", sums[part + 1] - sums[part]), std::move(parts[part]));
     datasets.push_back(dataset.remade(std::move(node)));
   }
@@ -7757,10 +10235,16 @@ std::vector<Dataset> split_stratified(const Dataset& dataset, std::string_view c
 namespace railyard::inline v0_1 {
 namespace detail {
 
+auto Bell::ring_if_armed(int event_fd) noexcept -> void {
+    if (armed.load() != 0 && armed.exchange(0) != 0) ring(event_fd);
+  }
+
 auto Bell::ring(int event_fd) noexcept -> void {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(event_fd, &one, sizeof one);
   }
+
+MessageRing::MessageRing(RingState& state, std::byte* bytes) noexcept : state_(&state), bytes_(bytes) {}
 
 auto MessageRing::try_write(RecordKind kind, std::span<const std::byte> payload) noexcept -> bool {
     std::uint64_t head = state_->head.load(std::memory_order_relaxed);
@@ -7803,6 +10287,12 @@ auto MessageRing::read() -> std::optional<Record> {
     return std::nullopt;
   }
 
+auto MessageRing::has_records() const noexcept -> bool {
+    return state_->head.load() != state_->tail.load(std::memory_order_relaxed);
+  }
+
+auto MessageRing::put(std::uint64_t at, Header header) noexcept -> void { std::memcpy(bytes_ + at % ring_bytes, &header, sizeof header); }
+
 auto MessageRing::header_at(std::uint64_t at) const noexcept -> Header {
     Header header;
     std::memcpy(&header, bytes_ + at % ring_bytes, sizeof header);
@@ -7843,6 +10333,8 @@ void throw_store_full(std::string_view key, std::string_view value,
               key, value.size(), StoreBlock::num_bytes >> 20U, max_keys)};
 }
 
+SharedTable::SharedTable(StoreBlock& block, std::byte* bytes) noexcept : block_(&block), bytes_(bytes) {}
+
 auto SharedTable::set(std::string_view key, std::string_view value) -> void {
     if (find(key)) throw_key_taken(key);
     const std::uint32_t offset = write_record(key, value);
@@ -7868,6 +10360,18 @@ auto SharedTable::find(std::string_view key) const -> std::optional<std::string>
     return std::nullopt;
   }
 
+auto SharedTable::changes() const noexcept -> std::uint32_t { return block_->changes.load(); }
+
+auto SharedTable::wait(std::uint32_t changes_seen, std::chrono::nanoseconds at_most) const noexcept -> void {
+    const auto end_of_looks = Deadline::Clock::now() + std::min<std::chrono::nanoseconds>(at_most, look_time);
+    while (changes() == changes_seen) {
+      if (Deadline::Clock::now() >= end_of_looks) return futex_wait(block_->changes, changes_seen, at_most);
+      ::sched_yield();
+    }
+  }
+
+auto SharedTable::wake_all() noexcept -> void { nudge(block_->changes); }
+
 auto SharedTable::hash_of(std::string_view key) noexcept -> std::size_t {
     std::uint64_t hash = 14695981039346656037ULL;
     for (const char letter : key) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211ULL;
@@ -7889,6 +10393,10 @@ auto SharedTable::write_record(std::string_view key, std::string_view value) -> 
     return static_cast<std::uint32_t>(offset);
   }
 
+auto SharedTable::slot_at(std::size_t slot) const noexcept -> std::atomic_ref<std::uint32_t> {
+    return std::atomic_ref{block_->slots[slot % StoreBlock::num_slots]};
+  }
+
 auto SharedTable::header_at(std::uint32_t offset) const noexcept -> Header {
     Header header;
     std::memcpy(&header, bytes_ + offset, sizeof header);
@@ -7904,9 +10412,17 @@ auto SharedTable::value_at(std::uint32_t offset) const noexcept -> std::string_v
     return {reinterpret_cast<const char*>(bytes_ + offset + sizeof(Header) + header.key_size), header.value_size};
   }
 
+SnapshotMemory::~SnapshotMemory() { unmap(); }
+
+auto SnapshotMemory::make_file() -> void {
+    file_ = adopt(::memfd_create("railyard-snapshot", MFD_CLOEXEC), "memory for snapshots");
+    number_of_file_.store(file_.get());
+  }
+
 auto SnapshotMemory::size() const noexcept -> std::size_t {
     struct stat file {};
-    return ::fstat(file_.get(), &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
+    const int number = number_of_file_.load();
+    return number >= 0 && ::fstat(number, &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
   }
 
 auto SnapshotMemory::map(std::size_t size_bytes) -> std::span<std::byte> {
@@ -7916,6 +10432,7 @@ auto SnapshotMemory::map(std::size_t size_bytes) -> std::span<std::byte> {
   }
 
 auto SnapshotMemory::map_anew(std::size_t size_bytes) -> void {
+    if (!file_.is_open()) make_file();
     const std::size_t former = size();
     // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
     grow(former, size_bytes);
@@ -7928,6 +10445,7 @@ auto SnapshotMemory::map_anew(std::size_t size_bytes) -> void {
   }
 
 auto SnapshotMemory::grow(std::size_t from, std::size_t size_bytes) const -> void {
+    const WriteSignalGuard<SIGXFSZ> guard;
     constexpr std::size_t most = std::size_t{16} << 20U;
     while (from < size_bytes) {
       const std::size_t piece = std::min(most, size_bytes - from);
@@ -7953,10 +10471,18 @@ auto SnapshotMemory::unmap() noexcept -> void {
     mapped_ = {};
   }
 
-GroupMemory::GroupMemory(int num_workers, std::string_view briefing, int most_workers) : capacity_(std::max(num_workers, most_workers)) {
+auto RankBlock::is_death(std::uint32_t life) noexcept -> bool { return (life & FUTEX_OWNER_DIED) != 0; }
+
+GroupMemory::GroupMemory(int num_workers, std::string_view briefing, int most_workers,
+                       SharedBy users) : users_(users),
+        capacity_(std::max(num_workers, most_workers)),
+        snapshots_(static_cast<std::size_t>(capacity_) * num_snapshot_slots) {
     check(briefing);
-    for (int at = 0; at < capacity_ * num_snapshot_slots; ++at) snapshots_.emplace_back();
-    base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (auto& snapshot : snapshots_) {
+      if (users == SharedBy::processes) snapshot.make_file();
+    }
+    const int kind = users == SharedBy::threads ? MAP_PRIVATE : MAP_SHARED;  // private pages cost half as much
+    base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) {
       throw_system(compose("start: mapping {} bytes that {} workers share", size(), capacity_), errno);
     }
@@ -7965,9 +10491,12 @@ GroupMemory::GroupMemory(int num_workers, std::string_view briefing, int most_wo
     begin(num_workers, briefing);
   }
 
+GroupMemory::~GroupMemory() { ::munmap(base_, size()); }
+
 auto GroupMemory::reset(int num_workers, std::string_view briefing) -> void {
     check(briefing);
-    if (::madvise(base_, owners_offset(0), MADV_REMOVE) != 0) std::memset(base_, 0, owners_offset(0));
+    const int advice = users_ == SharedBy::threads ? MADV_DONTNEED : MADV_REMOVE;
+    if (::madvise(base_, owners_offset(0), advice) != 0) std::memset(base_, 0, owners_offset(0));
     for (int at = 0; at < capacity_; ++at) {
       for (auto& owner : owners(at).slots) {
         std::uint32_t of_dead = SnapshotOwners::worker;
@@ -7976,6 +10505,12 @@ auto GroupMemory::reset(int num_workers, std::string_view briefing) -> void {
     }
     begin(num_workers, briefing);
   }
+
+auto GroupMemory::users() const noexcept -> SharedBy { return users_; }
+
+auto GroupMemory::num_workers() const noexcept -> int { return group().num_workers; }
+
+auto GroupMemory::briefing() const noexcept -> std::string_view { return {group().briefing, group().briefing_size}; }
 
 auto GroupMemory::snapshot(int of_rank, int slot, std::size_t size_bytes) -> std::span<std::byte> {
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
@@ -7997,15 +10532,33 @@ auto GroupMemory::snapshot_memory(SnapshotKind kind, std::size_t size_bytes) con
     return all;
   }
 
+auto GroupMemory::owner(int of_rank, int slot) const noexcept -> std::atomic<std::uint32_t>& {
+    return owners(of_rank).slots[static_cast<std::size_t>(slot)];
+  }
+
+auto GroupMemory::hold_snapshot(int of_rank, int slot) const noexcept -> void { owner(of_rank, slot).store(SnapshotOwners::supervisor); }
+
 auto GroupMemory::release_snapshot(int of_rank, int slot) const noexcept -> void {
     auto& word = owner(of_rank, slot);
     word.store(SnapshotOwners::nobody);
     futex_wake(word);
   }
 
+auto GroupMemory::group() const noexcept -> GroupBlock& { return *std::launder(static_cast<GroupBlock*>(base_)); }
+
+auto GroupMemory::rank(int rank) const noexcept -> RankBlock& {
+    return *std::launder(reinterpret_cast<RankBlock*>(bytes_at(rank_offset(rank))));
+  }
+
 auto GroupMemory::ring(int of_rank) const noexcept -> MessageRing {
     return {rank(of_rank).ring, bytes_at(rings_offset() + static_cast<std::size_t>(of_rank) * ring_bytes)};
   }
+
+auto GroupMemory::store() const noexcept -> SharedTable { return {group().store, bytes_at(store_offset())}; }
+
+auto GroupMemory::is_aborted() const noexcept -> bool { return group().aborted.load(); }
+
+auto GroupMemory::reason() const noexcept -> std::string_view { return {group().reason, group().reason_size}; }
 
 auto GroupMemory::request_stop() noexcept -> void {
     for (int at = 0; at < num_workers(); ++at) rank(at).page.stop_requested.store(true);
@@ -8050,12 +10603,24 @@ auto GroupMemory::begin(int num_workers, std::string_view briefing) -> void {
     group->briefing_size = static_cast<std::uint32_t>(briefing.size());
   }
 
+auto GroupMemory::rings_offset() const noexcept -> std::size_t { return page_up(rank_offset(capacity_)); }
+
+auto GroupMemory::store_offset() const noexcept -> std::size_t {
+    return rings_offset() + static_cast<std::size_t>(capacity_) * ring_bytes;
+  }
+
 auto GroupMemory::owners_offset(int rank) const noexcept -> std::size_t {
     return page_up(store_offset() + StoreBlock::num_bytes) + static_cast<std::size_t>(rank) * sizeof(SnapshotOwners);
   }
 
+auto GroupMemory::size() const noexcept -> std::size_t { return page_up(owners_offset(capacity_)); }
+
 auto GroupMemory::owners(int rank) const noexcept -> SnapshotOwners& {
     return *std::launder(reinterpret_cast<SnapshotOwners*>(bytes_at(owners_offset(rank))));
+  }
+
+auto GroupMemory::bytes_at(std::size_t offset) const noexcept -> std::byte* {
+    return static_cast<std::byte*>(base_) + offset;
   }
 
 DeathMark::DeathMark(std::atomic<std::uint32_t>& word) noexcept {
@@ -8066,6 +10631,10 @@ DeathMark::DeathMark(std::atomic<std::uint32_t>& word) noexcept {
     ::syscall(SYS_set_robust_list, &head_, sizeof head_);
     futex_wake(word);
   }
+
+DeathMark::~DeathMark() { take_back(); }
+
+auto DeathMark::take_back() noexcept -> void { head_.list.next = &head_.list; }
 
 DeathWatch::DeathWatch(const GroupMemory& memory, int event_fd) : memory_(&memory), event_fd_(event_fd) {
     if (!is_possible() || memory.num_workers() > most_workers) return;
@@ -8140,6 +10709,12 @@ std::optional<std::uint64_t> number_in_file(const std::string& path, std::string
   return std::nullopt;
 }
 
+OomCounter::OomCounter() : OomCounter(find_path()) {}
+
+OomCounter::OomCounter(std::string path) : path_(std::move(path)), before_(count()) {}
+
+auto OomCounter::has_moved() const -> bool { return count() > before_; }
+
 auto OomCounter::find_path() -> std::string {
     std::ifstream cgroups{"/proc/self/cgroup"};
     for (std::string line; std::getline(cgroups, line);) {
@@ -8153,6 +10728,8 @@ auto OomCounter::find_path() -> std::string {
     }
     return std::string{system_path};
   }
+
+auto OomCounter::count() const -> std::uint64_t { return number_in_file(path_, "oom_kill").value_or(0); }
 
 std::string_view likely_reason(int signal) noexcept {
   switch (signal) {
@@ -8288,6 +10865,8 @@ SignalWatch::~SignalWatch() {
     if (--registry.num_listeners == 0) put_back(registry);
   }
 
+auto SignalWatch::fd() const noexcept -> int { return reader_.get(); }
+
 auto SignalWatch::take() const noexcept -> std::optional<int> {
     unsigned char signal = 0;
     if (::read(reader_.get(), &signal, 1) == 1) return signal;
@@ -8309,6 +10888,10 @@ auto SignalWatch::forget_in_child() noexcept -> void {
 
 auto SignalWatch::is_ours(const struct sigaction& action) noexcept -> bool {
     return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == &hear_signal;
+  }
+
+auto SignalWatch::is_plain(const struct sigaction& action, void (*handler)(int)) noexcept -> bool {
+    return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == handler;
   }
 
 auto SignalWatch::is_same(const struct sigaction& left, const struct sigaction& right) noexcept -> bool {
@@ -8398,6 +10981,10 @@ auto StackSignal::remove_user(Handler handler) noexcept -> void {
     if (--num_users_ == 0 && current.sa_sigaction == handler) std::signal(number(), SIG_DFL);
   }
 
+StackTeller::~StackTeller() {
+    if (uses_signal_) StackSignal::of_process().remove_user(&StackTeller::answer);
+  }
+
 auto StackTeller::watch_this_thread() -> void {
     std::array<void*, 2> first{};
     ::backtrace(first.data(), static_cast<int>(first.size()));  // loads what it needs: not in a handler of a signal
@@ -8475,6 +11062,10 @@ auto AbortHandler::run(std::string_view reason) noexcept -> void {
     idle_.notify_all();
   }
 
+WorkerStore::WorkerStore(GroupMemory& memory, int rank, Descriptor kept_file) noexcept : memory_(&memory), table_(memory.store()), rank_(rank), kept_file_(std::move(kept_file)) {}
+
+auto WorkerStore::set(std::string_view key, std::string_view value) -> void { table_.set(key, value); }
+
 auto WorkerStore::get(std::string_view key, const Deadline& deadline) -> std::optional<std::string> {
     while (true) {
       const std::uint32_t changes = table_.changes();
@@ -8490,6 +11081,12 @@ auto WorkerStore::get(std::string_view key, const Deadline& deadline) -> std::op
       table_.wait(changes, std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{200}));
     }
   }
+
+auto WorkerStore::take_memory() -> Descriptor {
+    return is_file_taken_.exchange(true) ? Descriptor{} : std::move(kept_file_);
+  }
+
+auto WorkerStore::joins_threads() const noexcept -> bool { return memory_->users() == SharedBy::threads; }
 
 std::vector<std::byte> encode_exit(const WorkerExit& exit) {
   const std::string_view message = std::string_view{exit.message}.substr(0, max_message_bytes / 4);
@@ -8528,6 +11125,10 @@ SharedLink::SharedLink(GroupMemory& memory, int rank, int event_fd, std::atomic<
     world_ = World{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .host = host};
   }
 
+auto SharedLink::page() noexcept -> WorkerPage& { return memory_->rank(world_.rank).page; }
+
+auto SharedLink::briefing() const noexcept -> std::string_view { return memory_->briefing(); }
+
 auto SharedLink::take_snapshot(std::size_t size_bytes, SnapshotKind kind) -> Snapshot {
     int& turn = turns_[static_cast<std::size_t>(kind)];
     const int first = static_cast<int>(kind) * num_snapshots;
@@ -8546,12 +11147,22 @@ auto SharedLink::take_snapshot(std::size_t size_bytes, SnapshotKind kind) -> Sna
     }
   }
 
+auto SharedLink::snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept -> std::size_t {
+    return memory_->snapshot_memory(kind, size_bytes);
+  }
+
+auto SharedLink::drop_snapshot(int slot) noexcept -> void { memory_->release_snapshot(world_.rank, slot); }
+
 auto SharedLink::await_snapshot(int slot) -> void {
     const auto& word = memory_->owner(world_.rank, slot);
     while (const std::uint32_t owner = word.load()) {
       if (memory_->is_aborted()) throw_ended("snapshot");
       futex_wait(word, owner, std::chrono::milliseconds{200});
     }
+  }
+
+auto SharedLink::held_snapshot(int rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
+    return memory_->snapshot(rank, slot, size_bytes);
   }
 
 auto SharedLink::post(std::span<const std::byte> message) -> void {
@@ -8568,6 +11179,16 @@ auto SharedLink::on_abort(std::function<void(std::string_view)> handler) -> void
     handler_.set(std::move(handler));
     if (is_set && memory_->is_aborted()) nudge(*agent_);
   }
+
+auto SharedLink::run_handler_if_aborted() noexcept -> void {
+    if (memory_->is_aborted()) handler_.run(memory_->reason());
+  }
+
+auto SharedLink::begin_body() -> void { teller_.watch_this_thread(); }
+
+auto SharedLink::end_body() noexcept -> void { teller_.forget_thread(); }
+
+auto SharedLink::stack(const Deadline& deadline) -> std::string { return teller_.tell(deadline); }
 
 auto SharedLink::tell_stack_if_wanted() noexcept -> void {
     RankBlock& block = memory_->rank(world_.rank);
@@ -8622,6 +11243,16 @@ void check_plan(const GroupPlan& plan, const WorkerBody& body) {
   if (!body) throw ConfigError{"start: the function that workers run is empty"};
 }
 
+Inbox::Inbox(GroupMemory& memory) : memory_(&memory),
+        event_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "start: a descriptor for wake-ups")),
+        exits_(static_cast<std::size_t>(memory.capacity())) {}
+
+auto Inbox::event_fd() const noexcept -> int { return event_.get(); }
+
+auto Inbox::has_events() const noexcept -> bool { return !events_.empty(); }
+
+auto Inbox::push(GroupEvent event) -> void { events_.push_back(std::move(event)); }
+
 auto Inbox::pop() -> std::optional<GroupEvent> {
     if (events_.empty()) return std::nullopt;
     GroupEvent event = std::move(events_.front());
@@ -8649,6 +11280,8 @@ auto Inbox::drain_all() -> void {
     for (int rank = 0; rank < memory_->num_workers(); ++rank) drain(rank);
   }
 
+auto Inbox::forget_in_child() noexcept -> void { signals_.forget_in_child(); }
+
 auto Inbox::reset() -> void {
     std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
     exits_.assign(static_cast<std::size_t>(memory_->capacity()), std::nullopt);
@@ -8659,6 +11292,10 @@ auto Inbox::pop_signal() -> std::optional<GroupEvent> {
     std::vector<pollfd> nothing;
     wait(nothing, std::chrono::nanoseconds{0});
     return pop();
+  }
+
+auto Inbox::exit_of_rank(int rank) const -> const std::optional<WorkerExit>& {
+    return exits_[static_cast<std::size_t>(rank)];
   }
 
 auto Inbox::wait(std::vector<pollfd>& others, std::chrono::nanoseconds at_most) -> void {
@@ -8694,6 +11331,8 @@ auto Inbox::has_records() const noexcept -> bool {
     return false;
   }
 
+SilenceWatch::SilenceWatch(int num_workers, std::chrono::nanoseconds limit, std::int64_t now_ns) : ranks_(static_cast<std::size_t>(num_workers)), limit_ns_(limit.count()), looked_ns_(now_ns) {}
+
 auto SilenceWatch::interval() const noexcept -> std::chrono::nanoseconds {
     return std::clamp(std::chrono::nanoseconds{limit_ns_ / 8}, std::chrono::nanoseconds{std::chrono::milliseconds{1}},
                       std::chrono::nanoseconds{std::chrono::seconds{1}});
@@ -8708,6 +11347,8 @@ std::chrono::nanoseconds heartbeat_interval(std::chrono::nanoseconds silence_lim
                     std::chrono::nanoseconds{std::chrono::seconds{1}});
 }
 
+Channel::Channel(Descriptor socket) noexcept : socket_(std::move(socket)) {}
+
 auto Channel::make_pair() -> std::pair<Channel, Channel> {
     int ends[2] = {-1, -1};
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw_system("start: socketpair", errno);
@@ -8716,6 +11357,10 @@ auto Channel::make_pair() -> std::pair<Channel, Channel> {
     if (second.get() <= 2) second = adopt(::fcntl(second.get(), F_DUPFD_CLOEXEC, 3), "start: socketpair");
     return {std::move(first), Channel{std::move(second)}};
   }
+
+auto Channel::fd() const noexcept -> int { return socket_.get(); }
+
+auto Channel::close() noexcept -> void { socket_.reset(); }
 
 void flush_streams(bool every_stream) noexcept {
   try {
@@ -8731,6 +11376,10 @@ void flush_streams(bool every_stream) noexcept {
     std::fflush(stderr);
   }
 }
+
+WorkerProcess::WorkerProcess(const WorkerSetup& setup, int rank, Descriptor kept_file) : setup_(&setup),
+        rank_(rank),
+        link_(*setup.memory, rank, setup.event_fd, setup.memory->rank(rank).agent, setup.host, std::move(kept_file)) {}
 
 auto WorkerProcess::prepare(const WorkerSetup& setup, int rank, pid_t zygote, int out, int err) noexcept -> void {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -8822,6 +11471,8 @@ auto WorkerProcess::be_agent() noexcept -> void {
       if (!is_done_.load()) futex_wait(block().agent, seen, setup_->heartbeat);
     }
   }
+
+auto WorkerProcess::block() const noexcept -> RankBlock& { return setup_->memory->rank(rank_); }
 
 Zygote::Zygote(const WorkerSetup& setup, Channel channel, pid_t supervisor) : setup_(&setup), channel_(std::move(channel)), supervisor_(supervisor) {
     // The subreaper of all it starts: orphans of workers come here, and can be ended, and are reaped.
@@ -9131,6 +11782,8 @@ ProcessGroup::ProcessGroup(const GroupPlan& plan, const WorkerBody& body) : owne
     start_workers();
   }
 
+ProcessGroup::~ProcessGroup() { end_all(); }
+
 auto ProcessGroup::next(const Deadline& deadline) -> std::optional<GroupEvent> {
     while (true) {
       if (auto event = inbox_.pop()) return event;
@@ -9140,6 +11793,16 @@ auto ProcessGroup::next(const Deadline& deadline) -> std::optional<GroupEvent> {
       if (is_last_look) return inbox_.pop();
     }
   }
+
+auto ProcessGroup::watch_also(int descriptor) noexcept -> void { also_watched_ = descriptor; }
+
+auto ProcessGroup::request_stop() -> void { memory_.request_stop(); }
+
+auto ProcessGroup::request_leave() -> void { memory_.request_leave(); }
+
+auto ProcessGroup::request_resize() -> void { memory_.request_resize(); }
+
+auto ProcessGroup::abort(std::string_view reason) -> void { memory_.abort(reason); }
 
 auto ProcessGroup::kill() -> void {
     was_killed_ = true;
@@ -9154,6 +11817,8 @@ auto ProcessGroup::die_together(bool they_do) -> void {
     dies_together_ = they_do;
     if (they_do) watch_.emplace(memory_, inbox_.event_fd());
   }
+
+auto ProcessGroup::page(int rank) const -> const WorkerPage& { return memory_.rank(rank).page; }
 
 auto ProcessGroup::stacks(const Deadline& deadline) -> std::vector<std::string> {
     std::vector<std::string> stacks(workers_.size());
@@ -9176,6 +11841,17 @@ auto ProcessGroup::stacks(const Deadline& deadline) -> std::vector<std::string> 
     return stacks;
   }
 
+auto ProcessGroup::snapshot(int rank, int slot, std::size_t begin,
+                                                    std::size_t size_bytes) -> std::span<const std::byte> {
+    return memory_.snapshot(rank, slot, begin + size_bytes).subspan(begin);
+  }
+
+auto ProcessGroup::memory() const noexcept -> std::shared_ptr<GroupMemory> { return owned_memory_; }
+
+auto ProcessGroup::hold_snapshot(int rank, int slot) noexcept -> void { memory_.hold_snapshot(rank, slot); }
+
+auto ProcessGroup::release_snapshot(int rank, int slot) noexcept -> void { memory_.release_snapshot(rank, slot); }
+
 auto ProcessGroup::restart(int num_workers, std::string_view briefing) -> void {
     watch_.reset();
     const bool needs_zygote = forks_to_restart();
@@ -9186,6 +11862,18 @@ auto ProcessGroup::restart(int num_workers, std::string_view briefing) -> void {
     start_workers();
     if (dies_together_) watch_.emplace(memory_, inbox_.event_fd());
   }
+
+auto ProcessGroup::forks_to_restart() const -> bool {
+    return is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
+  }
+
+ProcessGroup::Rest::Rest(const std::function<void(bool)>& on_fork) : on_fork_(&on_fork) {
+      if (*on_fork_) (*on_fork_)(true);
+    }
+
+ProcessGroup::Rest::~Rest() {
+      if (*on_fork_) (*on_fork_)(false);
+    }
 
 auto ProcessGroup::fork_zygote() -> void {
     const Rest rest{on_fork_};
@@ -9468,6 +12156,8 @@ auto ProcessGroup::wait_for_zygote(std::chrono::nanoseconds at_most) const noexc
     }
   }
 
+auto ProcessGroup::at(int rank) -> Process& { return workers_[static_cast<std::size_t>(rank)]; }
+
 }
 }
 
@@ -9484,6 +12174,12 @@ auto Processes::start(const GroupPlan& plan, const WorkerBody& body) -> std::uni
 namespace railyard::inline v0_1 {
 namespace detail {
 
+ThreadGroup::ThreadGroup(const GroupPlan& plan, const WorkerBody& body) : memory_(plan.num_workers, plan.briefing, plan.most_workers, SharedBy::threads), inbox_(memory_), body_(body) {
+    start_threads();
+  }
+
+ThreadGroup::~ThreadGroup() { end_all("the group has been destroyed by its owner"); }
+
 auto ThreadGroup::next(const Deadline& deadline) -> std::optional<GroupEvent> {
     while (true) {
       if (auto event = inbox_.pop()) return event;
@@ -9493,6 +12189,12 @@ auto ThreadGroup::next(const Deadline& deadline) -> std::optional<GroupEvent> {
       if (is_last_look) return inbox_.pop();
     }
   }
+
+auto ThreadGroup::request_stop() -> void { memory_.request_stop(); }
+
+auto ThreadGroup::request_leave() -> void { memory_.request_leave(); }
+
+auto ThreadGroup::request_resize() -> void { memory_.request_resize(); }
 
 auto ThreadGroup::abort(std::string_view reason) -> void {
     memory_.abort(reason);
@@ -9514,11 +12216,22 @@ auto ThreadGroup::kill() -> void {
     if (!deaf.empty()) end_program(deaf);
   }
 
+auto ThreadGroup::page(int rank) const -> const WorkerPage& { return memory_.rank(rank).page; }
+
 auto ThreadGroup::stacks(const Deadline& deadline) -> std::vector<std::string> {
     std::vector<std::string> stacks;
     for (auto& link : links_) stacks.push_back(link->stack(deadline));
     return stacks;
   }
+
+auto ThreadGroup::snapshot(int rank, int slot, std::size_t begin,
+                                                    std::size_t size_bytes) -> std::span<const std::byte> {
+    return memory_.snapshot(rank, slot, begin + size_bytes).subspan(begin);
+  }
+
+auto ThreadGroup::hold_snapshot(int rank, int slot) noexcept -> void { memory_.hold_snapshot(rank, slot); }
+
+auto ThreadGroup::release_snapshot(int rank, int slot) noexcept -> void { memory_.release_snapshot(rank, slot); }
 
 auto ThreadGroup::restart(int num_workers, std::string_view briefing) -> void {
     join_all();
@@ -9654,6 +12367,18 @@ auto Threads::start(const GroupPlan& plan, const WorkerBody& body) -> std::uniqu
     return std::make_unique<detail::ThreadGroup>(plan, body);
   }
 
+auto AnyCallback::on_start(const RunInfo& info) const -> void { held_->on_start(info); }
+
+auto AnyCallback::on_report(const Report& report) const -> Next { return held_->on_report(report); }
+
+auto AnyCallback::on_resize(const Resize& resize) const -> void { held_->on_resize(resize); }
+
+auto AnyCallback::on_end(const RunEnd& end) const -> void { held_->on_end(end); }
+
+Datasets::Datasets(std::initializer_list<NamedDataset> datasets) : datasets_(datasets) {}
+
+Datasets::Datasets(std::vector<NamedDataset> datasets) : datasets_(std::move(datasets)) {}
+
 auto Datasets::find(std::string_view name) const noexcept -> const Dataset* {
     const auto at = std::find_if(begin(), end(), [name](const NamedDataset& one) { return one.name == name; });
     return at == end() ? nullptr : &at->dataset;
@@ -9708,10 +12433,14 @@ Dataset dataset_of_worker(const Datasets& datasets, const DataConfig& config,
 
 namespace railyard::inline v0_1 {
 
-auto Failure::of_start(const std::exception& error, std::string what) -> Failure {
+auto Failure::of_start(const std::exception& error, std::string_view what) -> Failure {
     const bool is_host = dynamic_cast<const HostLostError*>(&error) != nullptr;
-    return {.what = std::move(what), .kind = is_host ? Kind::final : Kind::lost, .is_host = is_host};
+    return {.what = detail::compose("{}: {}", what, error.what()),
+            .kind = is_host ? Kind::final : Kind::lost,
+            .is_host = is_host};
   }
+
+Controller::Controller(const Settings& settings) : settings_(settings), ranks_(static_cast<std::size_t>(settings.num_workers)) {}
 
 auto Controller::begin(Time now) -> void {
     phase_ = Phase::starting;
@@ -9755,6 +12484,10 @@ auto Controller::on_exit(int rank, WorkerExit exit, Time now) -> Orders {
 auto Controller::on_silence(int rank, const std::string& message, Time now) -> Orders {
     if (!may_fail()) return {};
     return fail({.rank = rank, .what = "stopped answering: " + message, .is_wait = true}, now);
+  }
+
+auto Controller::on_failure(Failure failure, Time now) -> Orders {
+    return may_fail() ? fail(std::move(failure), now) : Orders{};
   }
 
 auto Controller::give_up(std::string what) -> void {
@@ -9813,6 +12546,22 @@ auto Controller::wakes_at() const -> Time {
     return may_fail() && !suspects_.empty() ? std::min(limit_, suspect_limit_) : limit_;
   }
 
+auto Controller::phase() const noexcept -> Phase { return phase_; }
+
+auto Controller::num_alive() const noexcept -> int { return static_cast<int>(ranks_.size() - num_exited_); }
+
+auto Controller::has_exited(int rank) const -> bool { return ranks_[index(rank)].exit.has_value(); }
+
+auto Controller::index(int rank) noexcept -> std::size_t { return static_cast<std::size_t>(rank); }
+
+auto Controller::after(Time now, std::chrono::nanoseconds span) -> Time {
+    return span >= Time::max() - now ? Time::max() : now + span;
+  }
+
+auto Controller::may_fail() const noexcept -> bool {
+    return !failure_ && phase_ != Phase::finished && phase_ != Phase::checking;
+  }
+
 auto Controller::fail(Failure failure, Time now) -> Orders {
     failure_ = std::move(failure);
     return end(now);
@@ -9846,6 +12595,10 @@ auto Controller::text(const WorkerExit& exit) -> std::string {
         return "was lost: " + exit.message;
     }
     return exit.message;
+  }
+
+auto Controller::is_suspect(int rank) const -> bool {
+    return std::find(suspects_.begin(), suspects_.end(), rank) != suspects_.end();
   }
 
 auto Controller::culprit_and_witness() const -> std::optional<std::pair<int, int>> {
@@ -9908,6 +12661,10 @@ Controller::Settings controller_settings(const RunConfig& config, int num_worker
           .stop_grace = config.stop_grace};
 }
 
+bool accepts_change(const std::vector<std::string>& accepted, std::string_view name) {
+  return std::find(accepted.begin(), accepted.end(), name) != accepted.end();
+}
+
 void check_accepted_changes(const std::vector<std::string>& accepted) {
   constexpr std::array<std::string_view, 3> known{"seed", "data", "checkpoints"};
   for (const std::string& name : accepted) {
@@ -9937,12 +12694,16 @@ auto ControlLane::begin_batch(bool is_last) noexcept -> void {
     have_all_ended_.reset();
   }
 
+auto ControlLane::wish(const Wishes& wishes) noexcept -> void { own_ = wishes; }
+
 auto ControlLane::hear(const Wishes& anyone, bool have_all_ended) noexcept -> void {
     ++num_heard_;
     anyone_ = anyone;
     has_heard_in_step_ = true;
     have_all_ended_ = have_all_ended;
   }
+
+auto ControlLane::have_all_ended() const noexcept -> std::optional<bool> { return have_all_ended_; }
 
 auto ControlLane::take_stop() noexcept -> std::optional<bool> {
     return std::exchange(num_heard_, 0) == 1 ? std::optional{anyone_.stop} : std::nullopt;
@@ -9952,6 +12713,8 @@ auto ControlLane::end_step() noexcept -> std::optional<Wishes> {
     return std::exchange(has_heard_in_step_, false) ? std::optional{anyone_} : std::nullopt;
   }
 
+auto ByteWriter::take() noexcept -> std::vector<std::byte> { return std::move(bytes_); }
+
 auto ByteWriter::append(const void* from, std::size_t size) -> void {
     const auto* bytes = static_cast<const std::byte*>(from);
     bytes_.insert(bytes_.end(), bytes, bytes + size);
@@ -9960,6 +12723,12 @@ auto ByteWriter::append(const void* from, std::size_t size) -> void {
 auto ByteWriter::write(const std::string& text) -> void {
     write(std::uint64_t{text.size()});
     append(text.data(), text.size());
+  }
+
+ByteReader::ByteReader(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+
+auto ByteReader::finish() const -> void {
+    if (!bytes_.empty()) damaged();
   }
 
 auto ByteReader::damaged() const -> void {
@@ -9998,6 +12767,8 @@ auto ByteReader::read(std::string& text) -> void {
 }
 
 namespace railyard::inline v0_1 {
+
+Chain::Chain(std::vector<AnyPreprocessor> steps) : steps_(std::move(steps)) {}
 
 auto Chain::passes() const -> std::size_t {
     std::size_t sum = 0;
@@ -10041,6 +12812,15 @@ auto Chain::kind() const -> std::uint64_t {
     detail::Fingerprint all;
     for (const AnyPreprocessor& step : steps_) all.add(step.kind());
     return all.value();
+  }
+
+auto Chain::types_alike() const -> std::vector<std::string> {
+    std::vector<std::string> all;
+    for (const AnyPreprocessor& step : steps_) {
+      const auto of_step = step.types_alike();
+      if (step.passes() > 0) all.insert(all.end(), of_step.begin(), of_step.end());
+    }
+    return all;
   }
 
 auto Chain::touches() const -> TouchedColumns {
@@ -10143,17 +12923,36 @@ namespace detail {
 DatasetPreprocessors::DatasetPreprocessors(const Dataset& dataset) {
     DataStock stock = DataStock::of_operations();
     dataset.node()->take_stock(stock);
-    all_ = stock.preprocessors();
-    for (const auto& one : all_) {
-      if (!has_learned(*one)) continue;
-      learned_.push_back(one->fingerprint());
+    for (const auto& one : stock.preprocessors()) {
+      const State state = one->state();
+      const bool has_learned = state.values.begin() != state.values.end() || !state.tensors.empty();
+      all_.push_back({one, has_learned, depth_of(state)});
+      if (!has_learned) continue;
       kinds_.push_back(one->kind());
+      Fingerprint learned;
+      learned.add(kinds_.back());
+      identify_state(state, learned);
+      learned_.push_back(learned.value());
     }
   }
+
+auto DatasetPreprocessors::empty() const noexcept -> bool { return all_.empty(); }
 
 auto DatasetPreprocessors::begins(const DatasetPreprocessors& other) const noexcept -> bool {
     return learned_.size() <= other.learned_.size() &&
            std::equal(learned_.begin(), learned_.end(), other.learned_.begin());
+  }
+
+auto DatasetPreprocessors::types_alike() const -> std::vector<std::string> {
+    std::vector<std::string> all;
+    for (const Step& step : all_) {
+      if (!step.has_learned) continue;
+      const auto of_step = step.preprocessor->types_alike();
+      all.insert(all.end(), of_step.begin(), of_step.end());
+    }
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
   }
 
 auto DatasetPreprocessors::had_learned_other(const State& state) const -> bool {
@@ -10168,8 +12967,8 @@ auto DatasetPreprocessors::had_learned_other(const State& state) const -> bool {
 auto DatasetPreprocessors::learned() const -> std::optional<AnyPreprocessor> {
     if (learned_.empty()) return std::nullopt;
     std::vector<AnyPreprocessor> steps;
-    for (const auto& one : all_) {
-      if (has_learned(*one)) steps.push_back(*one);
+    for (const Step& step : all_) {
+      if (step.has_learned) steps.push_back(*step.preprocessor);
     }
     return joined(std::move(steps));
   }
@@ -10177,18 +12976,13 @@ auto DatasetPreprocessors::learned() const -> std::optional<AnyPreprocessor> {
 auto DatasetPreprocessors::all(const State* state) const -> AnyPreprocessor {
     std::vector<AnyPreprocessor> steps;
     std::size_t number = 0;
-    for (const auto& one : all_) {
-      steps.push_back(*one);
-      if (state == nullptr || !has_learned(*one)) continue;
-      const bool is_of_several = learned_.size() > 1 || depth_of(*state) > depth_of(one->state());
+    for (const Step& step : all_) {
+      steps.push_back(*step.preprocessor);
+      if (state == nullptr || !step.has_learned) continue;
+      const bool is_of_several = learned_.size() > 1 || depth_of(*state) > step.depth;
       steps.back().load_state(is_of_several ? Chain::state_of_step(*state, number++) : *state);
     }
     return joined(std::move(steps));
-  }
-
-auto DatasetPreprocessors::has_learned(const AnyPreprocessor& preprocessor) -> bool {
-    const State state = preprocessor.state();
-    return state.values.begin() != state.values.end() || !state.tensors.empty();
   }
 
 auto DatasetPreprocessors::depth_of(const State& state) -> std::size_t {
@@ -10210,7 +13004,11 @@ auto KeptPreprocessors::note(const Dataset& dataset) -> void {
       Kept* const known = find(name);
       if (known == nullptr) return add(std::move(name), std::move(used));
       if (used.begins(known->used)) return;
-      if (known->used.begins(used) || known->used.is_of_kind_of(used)) return set(*known, std::move(used));
+      if (known->used.begins(used)) return set(*known, std::move(used));
+      if (known->used.is_of_kind_of(used)) {
+        check_kind(name, used);
+        return set(*known, std::move(used));
+      }
       name = compose("{}-{}", dataset.name(), number);
     }
   }
@@ -10234,6 +13032,18 @@ auto KeptPreprocessors::add(std::string name, DatasetPreprocessors used) -> void
     if (kept.learned != nullptr) kept_.push_back(std::move(kept));
   }
 
+auto KeptPreprocessors::check_kind(const std::string& name, const DatasetPreprocessors& used) -> void {
+    const std::vector<std::string> types = used.types_alike();
+    if (types.empty()) return;
+    throw ConfigError{compose(
+        "the dataset \"{}\" is changed in two ways, by preprocessors of the same types that have learned different "
+        "things, and nothing tells whether the second is the first that has learned anew, or one to be kept beside it, "
+        "in checkpoints: give {} a touches() that returns the columns it looks at or changes, or a fingerprint() of "
+        "its "
+        "options",
+        name, joined(types, ", "))};
+  }
+
 auto KeptPreprocessors::set(Kept& kept, DatasetPreprocessors used) -> void {
     auto learned = used.learned();
     kept.used = std::move(used);
@@ -10241,6 +13051,30 @@ auto KeptPreprocessors::set(Kept& kept, DatasetPreprocessors used) -> void {
     kept.learned = std::make_unique<const AnyPreprocessor>(std::move(*learned));
     kept.state = kept.learned->state();
   }
+
+}
+}
+
+namespace railyard::inline v0_1 {
+
+auto StepTimes::total() const noexcept -> double { return compute + data + wait + communication + optimizer; }
+
+auto StepTimes::share_of_compute() const noexcept -> double { return share_of(compute); }
+
+auto StepTimes::share_of_data() const noexcept -> double { return share_of(data); }
+
+auto StepTimes::share_of_wait() const noexcept -> double { return share_of(wait); }
+
+auto StepTimes::share_of_communication() const noexcept -> double { return share_of(communication); }
+
+auto StepTimes::share_of_optimizer() const noexcept -> double { return share_of(optimizer); }
+
+auto StepTimes::share_of(double part) const noexcept -> double { return total() > 0 ? part / total() : 0; }
+
+}
+
+namespace railyard::inline v0_1 {
+namespace detail {
 
 StepTimes times_since(const StepTimes& then, StepTimes now) {
   now.steps -= then.steps;
@@ -10445,6 +13279,9 @@ WorkerMessage decode_message(std::span<const std::byte> bytes) {
   return message;
 }
 
+WorkerWaits::WorkerWaits(WorkerLink& link) : link_(&link),
+        watch_([this](WaitFor whom) { return why_over(whom); }, [this](const std::string& text) { say(text); }) {}
+
 auto WorkerWaits::end(std::string_view reason) -> void {
     const std::lock_guard lock{mutex_};
     if (reason_.empty()) reason_ = reason.empty() ? std::string_view{"no reason is known"} : reason;
@@ -10467,9 +13304,29 @@ auto WorkerWaits::say(const std::string& text) -> void {
 
 namespace railyard::inline v0_1 {
 
+auto Worker::rank() const noexcept -> int { return world().rank; }
+
+auto Worker::world_size() const noexcept -> int { return world().size; }
+
+auto Worker::local_rank() const noexcept -> int { return world().local_rank; }
+
+auto Worker::local_world_size() const noexcept -> int { return world().local_size; }
+
+auto Worker::host() const noexcept -> const std::string& { return world().host; }
+
+auto Worker::seed() const noexcept -> std::uint64_t { return context_->seed; }
+
+auto Worker::run_name() const noexcept -> const std::string& { return context_->name; }
+
+auto Worker::run_path() const noexcept -> const std::filesystem::path& { return context_->path; }
+
 auto Worker::dataset(std::string_view name) const -> Dataset {
     return detail::dataset_of_worker(context_->datasets, context_->data, name, static_cast<std::size_t>(rank()),
                                      static_cast<std::size_t>(world_size()));
+  }
+
+auto Worker::device_index() const noexcept -> std::optional<int> {
+    return world_.device < 0 ? std::nullopt : std::optional{world_.device};
   }
 
 auto Worker::collective_deadline() const -> Deadline {
@@ -10490,6 +13347,18 @@ auto Worker::report(const Metrics& metrics) -> void {
     post_report(context_->reports_step_times ? with_step_times(metrics) : metrics);
     ++num_reports_;
   }
+
+auto Worker::warn(const std::string& text) -> void { link_->post(detail::encode_warning(text)); }
+
+auto Worker::resumes_from() const noexcept -> const std::string& { return context_->resumes_from; }
+
+auto Worker::is_elastic() const noexcept -> bool { return context_->is_elastic; }
+
+auto Worker::accepts_change(std::string_view name) const -> bool {
+    return detail::accepts_change(context_->accept_changes, name);
+  }
+
+auto Worker::attempt() const noexcept -> int { return context_->attempt; }
 
 auto Worker::mean(const Mean& local) -> double {
     double both[2] = {local.sum(), local.weight()};
@@ -10527,10 +13396,30 @@ auto Worker::end_step() -> void {
     if (++num_steps_ == steps_apart) warn_of_training_apart();
   }
 
+auto Worker::steps() const noexcept -> std::uint64_t { return link_->page().steps.load(std::memory_order_relaxed); }
+
+auto Worker::on_step_end(std::function<void()> function) -> void { on_step_end_ = std::move(function); }
+
+auto Worker::step_samples() const noexcept -> std::optional<std::uint64_t> { return step_samples_; }
+
+auto Worker::on_step_times(std::function<StepTimes(bool is_end)> function) -> void { on_step_times_ = std::move(function); }
+
 auto Worker::post_step_times() -> void {
     if (num_steps_ > 0 && num_steps_ < steps_apart) warn_of_training_apart();
     if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_(true)));
   }
+
+auto Worker::wait_for_data(bool begins) -> void {
+    if (on_data_wait_) on_data_wait_(begins);
+  }
+
+auto Worker::on_data_wait(std::function<void(bool)> function) -> void { on_data_wait_ = std::move(function); }
+
+auto Worker::on_samples(std::function<void(std::uint64_t, bool)> function) -> void { on_samples_ = std::move(function); }
+
+auto Worker::on_abandoned_step(std::function<void()> function) -> void { on_abandoned_step_ = std::move(function); }
+
+auto Worker::request_stop() noexcept -> void { stop_requested_ = true; }
 
 auto Worker::should_stop() -> bool {
     if (stop_agreed_) return true;  // all ranks have agreed in the same call, so none of them talks here any more
@@ -10549,6 +13438,8 @@ auto Worker::wishes() const noexcept -> detail::Wishes {
     own.stop = wants_stop();
     return own;
   }
+
+auto Worker::barrier() -> void { do_barrier(); }
 
 auto Worker::all_reduce(Buffer data, ReduceOp op) -> void {
     has_exchanged_ = true;
@@ -10600,6 +13491,28 @@ auto Worker::receive(Buffer data, int from) -> void {
     do_receive(data, from);
   }
 
+auto Worker::keep_preprocessors(const Dataset& dataset) -> void { preprocessors_.note(dataset); }
+
+auto Worker::store() noexcept -> Store& { return link_->store(); }
+
+auto Worker::page() noexcept -> WorkerPage& { return link_->page(); }
+
+Worker::Worker(WorkerLink& link, const RunContext& context, const World& world) : link_(&link), context_(&context), world_(world), waits_(link) {}
+
+Worker::~Worker() { drop_extensions(); }
+
+auto Worker::drop_extensions() noexcept -> void {
+    while (!extensions_.empty()) extensions_.pop_back();
+  }
+
+auto Worker::link() noexcept -> WorkerLink& { return *link_; }
+
+auto Worker::end_waits(std::string_view reason) -> void { waits_.end(reason); }
+
+auto Worker::context() const noexcept -> const RunContext& { return *context_; }
+
+auto Worker::note_backend() noexcept -> void { uses_backend_ = true; }
+
 auto Worker::warn_of_training_apart() -> void {
     if (rank() != 0 || world_size() == 1 || on_samples_ || has_exchanged_ || uses_backend_) return;
     warn(detail::compose(
@@ -10636,6 +13549,16 @@ auto Worker::post_report(const Metrics& metrics) -> void {
     }
   }
 
+Result::Result(ResultFields fields) : fields_(std::move(fields)) {}
+
+Result::operator bool() const noexcept { return fields_.error.empty(); }
+
+auto Result::metrics() const noexcept -> const Metrics& {
+    return fields_.history.empty() ? none_ : fields_.history.back();
+  }
+
+auto Result::step_times() const -> StepTimes { return detail::average_of(fields_.step_times_by_rank); }
+
 auto Result::preprocessor(std::string_view dataset) const -> AnyPreprocessor {
     std::vector<std::string> names;
     for (const auto& [name, preprocessors] : fields_.preprocessors) {
@@ -10653,6 +13576,11 @@ auto Result::preprocessor(std::string_view dataset) const -> AnyPreprocessor {
 auto Result::with(std::vector<std::pair<std::string, detail::DatasetPreprocessors>> preprocessors) && -> Result {
     fields_.preprocessors = std::move(preprocessors);
     return std::move(*this);
+  }
+
+auto Result::print_error() const -> const Result& {
+    if (!*this) static_cast<void>(std::fprintf(stderr, "%s\n", fields_.error.c_str()));
+    return *this;
   }
 
 auto Result::value_or_throw() const -> const Result& {
@@ -10711,6 +13639,14 @@ std::string difference_in(const NamedValues& now, const NamedValues& then, bool 
                     name.substr(of_options ? option_prefix.size() : 0), text_of_value(value), text_of_value(*former));
   }
   return text;
+}
+
+std::string difference_of(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, false);
+}
+
+std::string difference_of_options(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, true);
 }
 
 std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine) {
@@ -10774,6 +13710,10 @@ HeldState::HeldState(Worker& worker, WorkerLink& link, const std::vector<std::ui
     if (!sees_all) fetch_what_is_missing();
   }
 
+HeldState::~HeldState() {
+    if (received_.slot >= 0) link_->drop_snapshot(received_.slot);
+  }
+
 auto HeldState::checkpoint() const -> Checkpoint {
     Manifest manifest{.world_size = static_cast<int>(saves_.size()),
                       .step = saves_.front().step,
@@ -10782,6 +13722,10 @@ auto HeldState::checkpoint() const -> Checkpoint {
     for (const SavedMessage& save : saves_) manifest.samples += save.samples;
     return Checkpoint::in_memory("the snapshots of the workers", std::move(manifest), files_);
   }
+
+auto HeldState::index(int rank) noexcept -> std::size_t { return static_cast<std::size_t>(rank); }
+
+auto HeldState::first_rank() const -> int { return first_ranks_[index(worker_->rank())]; }
 
 auto HeldState::tell_each_other() -> void {
     if (static_cast<int>(saves_.size()) != worker_->world_size()) {
@@ -10896,8 +13840,19 @@ auto HeldState::broadcast(const Transfer& one, std::vector<std::byte>& unwanted)
     }
   }
 
+SnapshotPace::SnapshotPace(double percent, std::chrono::nanoseconds interval, bool has_restarts, Clock::time_point now) noexcept : percent_(percent),
+        interval_(interval),
+        least_cost_(has_restarts ? 0 : 0.1),
+        cost_(least_cost_),
+        copied_at_(now),
+        saved_at_(now) {}
+
 auto SnapshotPace::wants_copy(Clock::time_point now) const noexcept -> bool {
     return percent_ > 0 && std::chrono::duration<double>(now - copied_at_) >= cost_ * (100 / percent_);
+  }
+
+auto SnapshotPace::wants_checkpoint(Clock::time_point now) const noexcept -> bool {
+    return interval_.count() > 0 && now - saved_at_ >= interval_;
   }
 
 auto SnapshotPace::note_copy(std::chrono::duration<double> cost, Clock::time_point now) noexcept -> void {
@@ -10905,28 +13860,39 @@ auto SnapshotPace::note_copy(std::chrono::duration<double> cost, Clock::time_poi
     copied_at_ = now;
   }
 
+auto SnapshotPace::note_save(std::chrono::duration<double> cost, Clock::time_point now) noexcept -> void {
+    if (least_cost_.count() > 0) note_copy(cost, now);
+  }
+
 auto SnapshotPace::note_put_back(std::chrono::duration<double> cost, Clock::time_point now) noexcept -> void {
     constexpr std::chrono::duration<double> most{0.02};
     note_copy(std::min(cost, most), now);
   }
 
-std::string lack_of_room(std::uint64_t size_bytes, int num_local_workers, std::size_t there,
-                                              bool has_restarts, std::size_t left) {
-  const std::uint64_t all = size_bytes * num_snapshots * static_cast<std::uint64_t>(num_local_workers);
-  const std::uint64_t needed = all - std::min<std::uint64_t>(all, there);
+auto SnapshotPace::end_copies() noexcept -> void { percent_ = 0; }
+
+auto SnapshotPace::note_checkpoint(Clock::time_point now) noexcept -> void { saved_at_ = now; }
+
+std::string lack_of_room(const CopyMemory& memory, int num_local_workers, bool has_restarts,
+                                              std::size_t left) {
+  const std::uint64_t all = memory.copies + memory.received;
+  const std::uint64_t needed = all - std::min(all, memory.there);
   if (needed <= (has_restarts ? left : left / 2)) return {};
   return compose(
-      "{} workers on this host keep {} MiB of copies, {} MiB of them are to come, and {} MiB of memory are free{}; "
-      "give "
-      "the job more, or have no copies by FailureConfig::memory_percent = 0",
-      num_local_workers, all >> 20U, needed >> 20U, left >> 20U,
-      has_restarts ? "" : ", half of which they may have where no failure is survived");
+      "{} workers on this host keep {} MiB of copies{}, {} MiB of them are to come, and {} MiB of memory are free{}; "
+      "give the job more, or have no copies by FailureConfig::memory_percent = 0",
+      num_local_workers, all >> 20U,
+      memory.received > 0 ? compose(", {} MiB of what other hosts have at a restart included", memory.received >> 20U)
+                          : std::string{},
+      needed >> 20U, left >> 20U, has_restarts ? "" : ", half of which they may have where no failure is survived");
 }
 
 }
 }
 
 namespace railyard::inline v0_1 {
+
+auto TrainState::Epochs::Iterator::operator*() const noexcept -> int { return static_cast<int>(state_->epoch_); }
 
 auto TrainState::Epochs::Iterator::operator++() -> Iterator& {
         ++state_->epoch_;
@@ -10938,11 +13904,17 @@ auto TrainState::Epochs::Iterator::operator==(std::default_sentinel_t) const noe
         return state_->epoch_ >= count_;
       }
 
+TrainState::Epochs::Iterator::Iterator(TrainState& state, int count) noexcept : state_(&state), count_(count) {}
+
 auto TrainState::Epochs::begin() const -> Iterator {
       state_->epoch_ = state_->resumed_epoch_;
       state_->is_in_epochs_ = true;
       return {*state_, count_};
     }
+
+auto TrainState::Epochs::end() noexcept -> std::default_sentinel_t { return {}; }
+
+TrainState::Epochs::Epochs(TrainState& state, int count) noexcept : state_(&state), count_(count) {}
 
 TrainState::TrainState(Worker& worker, std::initializer_list<StatePart> parts) : worker_(&worker),
         parts_(parts),
@@ -10969,6 +13941,8 @@ TrainState::~TrainState() {
     worker_->on_step_end({});
     worker_->control().wish({});
   }
+
+auto TrainState::epochs(int count) noexcept -> Epochs { return {*this, count}; }
 
 auto TrainState::add_file(std::string name, std::filesystem::path source) -> void {
     const auto refuse = [&](std::string_view why) {
@@ -11178,6 +14152,7 @@ auto TrainState::hand_over(SnapshotKind kind, bool is_report, bool may_lack_room
     const std::uint64_t size = detail::place_files(save, images);
     if (may_lack_room && part_bytes_ == 0) {
       part_bytes_ = agreed_size(size);
+      other_bytes_ = bytes_of_other_parts(images);
       agree_on_room();
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
@@ -11211,18 +14186,41 @@ auto TrainState::agreed_size(std::uint64_t size) -> std::uint64_t {
     return static_cast<std::uint64_t>(largest);
   }
 
+auto TrainState::sees_all() const -> bool {
+    return worker_->link().sees_snapshots_of(0) && worker_->link().sees_snapshots_of(worker_->world_size() - 1);
+  }
+
+auto TrainState::bytes_of_other_parts(const std::vector<FileImage>& images) -> std::uint64_t {
+    if (sees_all()) return 0;
+    std::int64_t own = 0;
+    for (const FileImage& image : images) own += image.is_part ? static_cast<std::int64_t>(image.size) : 0;
+    std::vector<std::int64_t> all(static_cast<std::size_t>(worker_->world_size()));
+    worker_->do_all_gather(buffer_of_value(own), buffer_of(all));
+    std::uint64_t bytes = 0;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      if (worker_->link().sees_snapshots_of(rank)) continue;
+      bytes += static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank)]);
+    }
+    return bytes;
+  }
+
 auto TrainState::lack_of_room() const -> std::string {
-    int num_own = 0;
+    std::uint64_t num_own = 0;
     for (int rank = 0; rank < worker_->world_size(); ++rank) num_own += worker_->link().sees_snapshots_of(rank) ? 1 : 0;
-    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
-    const auto num_local = static_cast<std::size_t>(worker_->local_world_size());
-    return detail::lack_of_room(part_bytes_, worker_->local_world_size(),
-                                there * num_local / static_cast<std::size_t>(num_own), worker_->context().has_restarts,
-                                detail::memory_free());
+    const std::uint64_t larger = std::max(other_bytes_, part_bytes_);
+    const std::uint64_t received = larger - part_bytes_;
+    const std::uint64_t for_copies = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
+    const std::uint64_t for_received =
+        std::min(received, worker_->link().snapshot_memory(SnapshotKind::memory, larger) - for_copies);
+    const auto num_local = static_cast<std::uint64_t>(worker_->local_world_size());
+    return detail::lack_of_room({.copies = part_bytes_ * num_snapshots * num_local,
+                                 .received = received * num_local / num_own,
+                                 .there = (for_copies + for_received) * num_local / num_own},
+                                worker_->local_world_size(), worker_->context().has_restarts, detail::memory_free());
   }
 
 auto TrainState::agree_on_room() -> void {
-    if (worker_->link().sees_snapshots_of(0) && worker_->link().sees_snapshots_of(worker_->world_size() - 1)) return;
+    if (sees_all()) return;
     const std::string lack = lack_of_room();
     std::int32_t lacks_anywhere = lack.empty() ? 0 : 1;
     worker_->do_all_reduce(buffer_of_value(lacks_anywhere), ReduceOp::max);
@@ -11272,10 +14270,16 @@ auto TrainState::image_of(const std::string& name, const std::filesystem::path& 
             }};
   }
 
+void Worker::report(const Metrics& metrics, TrainState& state) { state.report(metrics); }
+
 }
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+bool has_memory_failed(const Briefing& briefing, const Attempt& attempt) noexcept {
+  return !briefing.slots.empty() && attempt.end_step == attempt.begin_step;
+}
 
 std::string encode_briefing(const Briefing& briefing) {
   WireWriter writer;
@@ -11295,6 +14299,16 @@ Briefing decode_briefing(std::string_view text) {
   for (std::uint32_t i = 0; i < num_slots; ++i) briefing.slots.push_back(reader.take<std::uint8_t>());
   return briefing;
 }
+
+ConnectingStore::ConnectingStore(Store& store, int rank) noexcept : store_(store), rank_(rank) {}
+
+auto ConnectingStore::set(std::string_view key, std::string_view value) -> void { store_.set(key, value); }
+
+auto ConnectingStore::expect(const std::vector<std::string>& keys) -> void { store_.expect(keys); }
+
+auto ConnectingStore::take_memory() -> Descriptor { return store_.take_memory(); }
+
+auto ConnectingStore::joins_threads() const noexcept -> bool { return store_.joins_threads(); }
 
 auto ConnectingStore::get(std::string_view key, const Deadline& deadline) -> std::optional<std::string> {
     for (;;) {
@@ -11364,6 +14378,14 @@ int usable_cores(const std::filesystem::path& membership,
   return quota ? std::clamp(static_cast<int>(std::ceil(*quota)), 1, cores) : cores;
 }
 
+ElasticSize::ElasticSize(ScalingConfig config) : config_(std::move(config)) {}
+
+auto ElasticSize::is_elastic() const noexcept -> bool { return count().is_elastic(); }
+
+auto ElasticSize::interval() const noexcept -> std::chrono::nanoseconds {
+    return is_elastic() ? config_.capacity_interval : std::chrono::hours{1};
+  }
+
 auto ElasticSize::ask() -> std::optional<int> {
     if (!is_elastic()) return count().max();
     const int room = std::min(capacity(), limit_);
@@ -11422,6 +14444,139 @@ auto JsonObject::add(std::string_view name, const std::vector<JsonObject>& list)
 auto JsonObject::add(const NamedValues& values) -> JsonObject& {
     for (const auto& [name, value] : values) add(name, value);
     return *this;
+  }
+
+auto JsonObject::text() const -> std::string { return json_.empty() ? "{}" : json_ + "}"; }
+
+auto LeaseContent::is_elsewhere(const std::string& own_boot) const -> bool { return !boot.empty() && boot != own_boot; }
+
+auto LeaseContent::has_died() const -> bool {
+    const bool is_here = host == host_name() && pid > 0;
+    return is_here && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+  }
+
+LeaseFile::LeaseFile(std::filesystem::path path, std::shared_ptr<Files> files) : path_(std::move(path)), files_(std::move(files)) {}
+
+auto LeaseFile::read() const -> std::optional<LeaseContent> {
+    const Descriptor file = open();
+    if (!file.is_open() && errno != ENOENT) return std::nullopt;
+    char text[size];
+    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    if (got < 0) return std::nullopt;
+    LeaseContent content;
+    if (got == 0) return content;
+    try {
+      const Json json = parse_json({text, static_cast<std::size_t>(got)});
+      content.lease.generation = json.at("generation").as<std::uint64_t>();
+      content.lease.id = json.at("id").text();
+      content.host = json.at("host").text();
+      content.since = json.at("since").text();
+      content.pid = json.at("pid").as<std::int64_t>();
+      content.boot = json.at("boot").text();
+      content.has_ended = json.at("has_ended").boolean();
+      if (const Json* left = json.find("left")) content.is_left = left->boolean();
+      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
+    } catch (const std::exception&) {  // half written by one that has died: as good as none
+    }
+    return content;
+  }
+
+auto LeaseFile::last_sign() const -> std::optional<Sign> {
+    const Descriptor file = open();
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    return Sign{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  }
+
+auto LeaseFile::is_locked() const -> bool {
+    const Descriptor file{files_->open(path_, O_RDWR)};
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    const bool is_known = file.is_open() && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
+    return !is_known || whole.l_type != F_UNLCK;
+  }
+
+auto LeaseFile::open() const -> Descriptor { return Descriptor{files_->open(path_, O_RDONLY)}; }
+
+LeaseSilence::LeaseSilence(const LeaseTimes& times) : times_(times), looks_left_(times.patience / times.beat) {}
+
+auto LeaseSilence::look(const LeaseFile& file) -> bool {
+    const Deadline in_time = Deadline::after(times_.beat);
+    const auto sign = file.last_sign();
+    const bool is_new = sign && last_ && *sign != *last_;
+    const bool counts = sign && last_ && !in_time.expired();
+    if (is_new) {
+      looks_left_ = times_.patience / times_.beat;
+    } else if (counts && looks_left_ > 0) {
+      --looks_left_;
+    }
+    if (sign) last_ = sign;
+    return is_new;
+  }
+
+auto LeaseSilence::is_over() const noexcept -> bool { return looks_left_ <= 0; }
+
+LeaseHolderWatch::LeaseHolderWatch(LeaseContent holder, const LeaseTimes& times) : holder_(std::move(holder)), times_(times), silence_(times) {}
+
+auto LeaseHolderWatch::is_silent() const noexcept -> bool { return silence_.is_over(); }
+
+auto LeaseHolderWatch::is_over(const LeaseFile& file, const LeaseContent& now) -> bool {
+    if (now.has_ended) return now.is_left;
+    if (Deadline::Clock::now() >= next_look_) {
+      next_look_ = Deadline::Clock::now() + times_.beat;
+      if (silence_.look(file)) gives_signs_ = true;
+    }
+    if (silence_.is_over()) return true;
+    return !now.is_elsewhere(own_boot_) && (now.is_locked ? !file.is_locked() : now.has_died());
+  }
+
+LeaseClaims::LeaseClaims(const std::filesystem::path& run, std::shared_ptr<Files> files) : folder_(run / claims_name), files_(std::move(files)) {}
+
+auto LeaseClaims::path(std::uint64_t generation) const -> std::filesystem::path {
+    return folder_ / std::to_string(generation);
+  }
+
+auto LeaseClaims::last() const -> std::uint64_t {
+    // A network file system asks its server what is new in a directory that is opened.
+    const Descriptor directory{uninterrupted([&] { return files_->open_directory(folder_); })};
+    if (!directory.is_open() && errno == ENOENT) return 0;
+    std::vector<std::string> names;
+    if (!directory.is_open() || uninterrupted([&] { return files_->list(folder_, names); }) != 0) fail("read", errno);
+    std::uint64_t last = 0;
+    for (const std::string& name : names) {
+      last = std::max(last, number_between<std::uint64_t>("", name, "").value_or(0));
+    }
+    return last;
+  }
+
+auto LeaseClaims::make(std::uint64_t generation) const -> bool {
+    if (uninterrupted([&] { return files_->make_directory(folder_); }) != 0 && errno != EEXIST) fail("made", errno);
+    const Descriptor file{uninterrupted([&] { return files_->create(path(generation)); })};
+    if (!file.is_open() && errno != EEXIST) fail("written to", errno);
+    return file.is_open();
+  }
+
+auto LeaseClaims::withdraw(std::uint64_t generation) const noexcept -> void { files_->unlink(path(generation)); }
+
+auto LeaseClaims::fail(std::string_view action, int code) const -> void {
+    throw Error{compose("{} cannot be {}: {}", folder_.string(), action, explain_errno(code))};
+  }
+
+ClaimWatch::ClaimWatch(LeaseClaims claims, const LeaseTimes& times) : claims_(std::move(claims)), times_(times) {}
+
+auto ClaimWatch::look(std::uint64_t held) -> std::optional<std::uint64_t> {
+    const std::uint64_t last = claims_.last();
+    if (last <= held) return held;
+    if (!silence_ || last != watched_) {
+      silence_.emplace(times_);
+      watched_ = last;
+    }
+    if (Deadline::Clock::now() >= next_look_) {
+      next_look_ = Deadline::Clock::now() + times_.beat;
+      static_cast<void>(silence_->look(LeaseFile{claims_.path(last)}));
+    }
+    return silence_->is_over() ? std::optional{last} : std::nullopt;
   }
 
 std::string text_of_file(const std::filesystem::path& path) {
@@ -11529,6 +14684,12 @@ RunRecord read_run_record(const std::filesystem::path& run) {
   return record;
 }
 
+LineFile::LineFile(std::filesystem::path path, std::shared_ptr<Files> files) : path_(std::move(path)), files_(std::move(files)) {}
+
+LineFile::~LineFile() {
+    if (file_ >= 0) files_->close(file_);
+  }
+
 auto LineFile::append(std::string_view line) -> bool {
     const WriteSignalGuard<SIGXFSZ> guard;
     if (!open()) return note_loss(errno);
@@ -11561,11 +14722,13 @@ auto LineFile::sync() -> bool {
     return result == 0 || errno == EINVAL || note_loss(errno);  // EINVAL: there is nothing to be made durable in it
   }
 
-auto LineFile::warning() const -> std::string {
-    if (num_lost_ == 0) return {};
-    return compose("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
-                   explain_errno(code_));
-  }
+auto LineFile::size() const noexcept -> std::uint64_t { return static_cast<std::uint64_t>(size_); }
+
+auto LineFile::exists() const noexcept -> bool { return file_ >= 0; }
+
+auto LineFile::complaint() const -> std::string { return compose("{} cannot be written: {}", path_.string(), reason()); }
+
+auto LineFile::reason() const -> std::string { return explain_errno(code_); }
 
 auto LineFile::open() -> bool {
     if (file_ >= 0) return true;
@@ -11589,8 +14752,9 @@ std::string time_text(std::time_t time, const char* format) {
 }
 
 std::string unique_name() {
-  std::random_device random;
-  return compose("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random() & 0xFF'FFFFU);
+  std::uint32_t random = 0;
+  fill_random(std::as_writable_bytes(std::span{&random, 1}));
+  return compose("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random & 0xFF'FFFFU);
 }
 
 void check_name(const std::string& name) {
@@ -11637,9 +14801,8 @@ bool is_barely_begun(const std::filesystem::path& run) {
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
-    if (name == "logs" || name == "lease.json" || name.starts_with("leader.json") || name.starts_with("run.json.")) {
-      continue;
-    }
+    const bool is_of_start = name == "logs" || name == "lease.json" || name == claims_name;
+    if (is_of_start || name.starts_with("leader.json") || name.starts_with("run.json.")) continue;
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
@@ -11720,139 +14883,33 @@ RunPlace make_run_directory(const std::string& wanted_name, const std::filesyste
   }
 }
 
-RunDirectory::RunDirectory(std::filesystem::path path, int world_size, std::shared_ptr<Files> files) : path_(std::move(path)),
-        files_(std::move(files)),
-        metrics_(path_ / "metrics.jsonl", files_),
-        events_(path_ / "events.jsonl", files_) {
-    for (int rank = 0; rank < world_size; ++rank) {
-      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank), files_));
-    }
+std::string write_object(const std::filesystem::path& path, const JsonObject& object, bool lasts,
+                                              std::shared_ptr<Files> files) {
+  LineFile file{compose("{}.{}", path.string(), ::getpid()), files};
+  const auto complain = [&path](std::string_view why) {
+    return compose("{} cannot be written: {}", path.string(), why);
+  };
+  if (!file.append(object.text()) || (lasts && !file.sync())) {
+    files->unlink(file.path());
+    return complain(file.reason());
   }
+  if (files->rename(file.path(), path) != 0) return complain(explain_errno(errno));
+  if (!lasts) return {};
+  try {
+    sync_directory(*files, path.parent_path());
+  } catch (const Error& error) {
+    return complain(error.what());
+  }
+  return {};
+}
 
-auto RunDirectory::write_object(std::string_view name, const JsonObject& object, bool lasts) const -> std::string {
-    if (is_fenced_) return {};
-    const auto path = path_ / name;
-    LineFile file{compose("{}.{}", path.string(), ::getpid()), files_};
-    const auto complain = [&path](std::string_view why) {
-      return compose("{} cannot be written: {}", path.string(), why);
-    };
-    if (!file.append(object.text()) || (lasts && !file.sync())) {
-      files_->unlink(file.path());
-      return complain(file.reason());
-    }
-    if (files_->rename(file.path(), path) != 0) return complain(explain_errno(errno));
-    if (!lasts) return {};
-    try {
-      sync_directory(*files_, path_);
-    } catch (const Error& error) {
-      return complain(error.what());
-    }
-    return {};
-  }
-
-auto RunDirectory::keep_metrics(std::uint64_t size) -> std::string {
-    return is_fenced_ || metrics_.cut(size) ? std::string{} : complaint_about(metrics_);
-  }
-
-auto RunDirectory::log_of(int rank) const -> std::optional<std::filesystem::path> {
-    const LineFile& log = *logs_[static_cast<std::size_t>(rank)];
-    return log.exists() ? std::optional{log.path()} : std::nullopt;
-  }
-
-auto RunDirectory::warnings() const -> std::vector<std::string> {
-    std::vector<std::string> all;
-    if (std::string text = events_.warning(); !text.empty()) all.push_back(std::move(text));
-    if (std::string text = metrics_.warning(); !text.empty()) all.push_back(std::move(text));
-    for (const auto& log : logs_) {
-      if (std::string text = log->warning(); !text.empty()) all.push_back(std::move(text));
-    }
-    return all;
-  }
-
-auto RunDirectory::remove() const -> void {
-    std::error_code ignored;
-    std::filesystem::remove(path_ / "run.json", ignored);
-    std::filesystem::remove(path_ / "lease.json", ignored);
-    std::filesystem::remove(path_ / "leader.json", ignored);
-    std::filesystem::remove(path_ / "logs", ignored);
-    std::filesystem::remove(path_, ignored);
-  }
-
-auto RunDirectory::append(LineFile& file, std::string_view line) const -> std::string {
-    return is_fenced_ || file.append(line) || file.num_lost() > 1 ? std::string{} : complaint_about(file);
-  }
-
-auto RunDirectory::complaint_about(const LineFile& file) const -> std::string {
-    return file.complaint() + (is_training_ ? "; training goes on" : "");
-  }
-
-auto LeaseContent::has_died() const -> bool {
-    const bool is_here = host == host_name() && pid > 0;
-    return is_here && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
-  }
-
-auto LeaseFile::read() const -> std::optional<LeaseContent> {
-    const Descriptor file = open();
-    if (!file.is_open() && errno != ENOENT) return std::nullopt;
-    char text[size];
-    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
-    if (got < 0) return std::nullopt;
-    LeaseContent content;
-    try {
-      const Json json = parse_json({text, static_cast<std::size_t>(got)});
-      content.lease.generation = json.at("generation").as<std::uint64_t>();
-      content.lease.id = json.at("id").text();
-      content.host = json.at("host").text();
-      content.since = json.at("since").text();
-      content.pid = json.at("pid").as<std::int64_t>();
-      content.boot = json.at("boot").text();
-      content.has_ended = json.at("has_ended").boolean();
-      if (const Json* left = json.find("left")) content.is_left = left->boolean();
-      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
-    } catch (const std::exception&) {  // half written by one that has died: as good as none
-    }
-    return content;
-  }
-
-auto LeaseFile::last_sign() const -> std::optional<Sign> {
-    const Descriptor file = open();
-    struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
-    return Sign{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
-  }
-
-auto LeaseFile::is_locked() const -> bool {
-    const Descriptor file{files_->open(path_, O_RDWR)};
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    whole.l_whence = SEEK_SET;
-    const bool is_known = file.is_open() && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
-    return !is_known || whole.l_type != F_UNLCK;
-  }
-
-auto LeaseSilence::look(const LeaseFile& file) -> bool {
-    const Deadline in_time = Deadline::after(times_.beat);
-    const auto sign = file.last_sign();
-    const bool is_new = sign && last_ && *sign != *last_;
-    const bool counts = sign && last_ && !in_time.expired();
-    if (is_new) {
-      looks_left_ = times_.patience / times_.beat;
-    } else if (counts && looks_left_ > 0) {
-      --looks_left_;
-    }
-    if (sign) last_ = sign;
-    return is_new;
-  }
-
-auto LeaseHolderWatch::is_over(const LeaseFile& file, const LeaseContent& now) -> bool {
-    if (now.has_ended) return now.is_left;
-    if (Deadline::Clock::now() >= next_look_) {
-      next_look_ = Deadline::Clock::now() + times_.beat;
-      if (silence_.look(file)) gives_signs_ = true;
-    }
-    if (silence_.is_over()) return true;
-    return !now.is_elsewhere(own_boot_) && (now.is_locked ? !file.is_locked() : now.has_died());
-  }
+void remove_run_directory(const std::filesystem::path& run) {
+  std::error_code ignored;
+  for (const char* name : {"run.json", "lease.json", "leader.json", "logs"})
+    std::filesystem::remove(run / name, ignored);
+  std::filesystem::remove_all(run / claims_name, ignored);
+  std::filesystem::remove(run, ignored);
+}
 
 auto Patience::is_over(int rank, Time now) -> bool {
     if (rank != rank_) since_ = now;
@@ -11861,45 +14918,63 @@ auto Patience::is_over(int rank, Time now) -> bool {
     return rank >= 0 && now - since_ > most;
   }
 
-Heartbeat::Heartbeat(std::function<void()> beat, std::chrono::nanoseconds interval) : beat_(std::move(beat)), interval_(interval) {
-    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
-    thread_ = std::thread{[this] { run(); }};
+auto LeavableThread::is_running() const noexcept -> bool { return thread_.joinable(); }
+
+auto LeavableThread::join() -> void {
+    if (thread_.joinable()) thread_.join();
   }
 
-Heartbeat::~Heartbeat() {
+auto LeavableThread::join_or_leave(const Deadline& deadline) -> bool {
+    if (!thread_.joinable()) return true;
+    const bool has_ended = end_.wait_for(deadline.remaining()) == std::future_status::ready;
+    has_ended ? thread_.join() : thread_.detach();
+    return has_ended;
+  }
+
+Heartbeat::Heartbeat(std::function<void()> beat, std::chrono::nanoseconds interval) : pulse_(std::make_shared<Pulse>()), thread_{[pulse = pulse_, beat = std::move(beat), interval] {
+          pulse->run(beat, interval);
+        }} {}
+
+Heartbeat::~Heartbeat() { end(Deadline::after(std::chrono::seconds{1})); }
+
+auto Heartbeat::end(const Deadline& deadline) -> bool {
     {
-      const std::lock_guard lock{mutex_};
-      is_ending_ = true;
+      const std::lock_guard lock{pulse_->mutex};
+      pulse_->is_ending = true;
     }
-    changed_.notify_all();
-    thread_.join();
+    pulse_->changed.notify_all();
+    return thread_.join_or_leave(deadline);
   }
 
 auto Heartbeat::beat_now(const Deadline& deadline) -> bool {
-    std::unique_lock lock{mutex_};
-    const std::uint64_t wanted = num_begun_ + 1;  // not one that is under way
-    num_wanted_ = wanted;
-    changed_.notify_all();
-    return changed_.wait_for(lock, deadline.remaining(), [&] { return num_done_ >= wanted; });
+    std::unique_lock lock{pulse_->mutex};
+    const std::uint64_t wanted = pulse_->num_begun + 1;  // not one that is under way
+    pulse_->num_wanted = wanted;
+    pulse_->changed.notify_all();
+    return pulse_->changed.wait_for(lock, deadline.remaining(), [&] { return pulse_->num_done >= wanted; });
   }
 
-auto Heartbeat::run() -> void {
-    std::unique_lock lock{mutex_};
-    while (true) {
-      changed_.wait_for(lock, interval_, [this] { return is_ending_ || num_wanted_ > num_begun_; });
-      if (is_ending_) return;
-      const std::uint64_t number = ++num_begun_;
-      lock.unlock();
-      beat_();
-      lock.lock();
-      num_done_ = number;
-      changed_.notify_all();
+auto Heartbeat::Pulse::run(const std::function<void()>& beat, std::chrono::nanoseconds interval) -> void {
+      std::unique_lock lock{mutex};
+      while (true) {
+        changed.wait_for(lock, interval, [this] { return is_ending || num_wanted > num_begun; });
+        if (is_ending) return;
+        const std::uint64_t number = ++num_begun;
+        lock.unlock();
+        beat();
+        lock.lock();
+        num_done = number;
+        changed.notify_all();
+      }
     }
-  }
+
+PreemptionNotice::PreemptionNotice(PreemptionConfig config) : config_(std::move(config)), file_(std::make_shared<File>(config_.file)) {}
 
 auto PreemptionNotice::is_announced_by(int signal) const -> bool {
     return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
   }
+
+auto PreemptionNotice::concerns_run(int signal) const -> bool { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
 
 auto PreemptionNotice::interval() const noexcept -> std::chrono::nanoseconds {
     return config_.file.empty() ? std::chrono::nanoseconds{std::chrono::hours{1}} : look_interval;
@@ -11907,15 +14982,15 @@ auto PreemptionNotice::interval() const noexcept -> std::chrono::nanoseconds {
 
 auto PreemptionNotice::take_file() -> bool {
     if (config_.file.empty() || is_file_taken_) return false;
-    if (!lookout_) look();
-    is_file_taken_ = is_file_there_.load(std::memory_order_relaxed);
+    if (!lookout_) file_->look();
+    is_file_taken_ = file_->is_there.load(std::memory_order_relaxed);
     return is_file_taken_;
   }
 
 auto PreemptionNotice::look_out() -> std::string {
     if (config_.file.empty() || lookout_) return {};
     try {
-      lookout_ = std::make_unique<Heartbeat>([this] { look(); }, look_interval);
+      lookout_ = std::make_unique<Heartbeat>([file = file_] { file->look(); }, look_interval);
       lookout_->beat_now(Deadline::after(std::chrono::nanoseconds{0}));
       return {};
     } catch (const std::system_error& error) {
@@ -11924,13 +14999,33 @@ auto PreemptionNotice::look_out() -> std::string {
     }
   }
 
-auto PreemptionNotice::look() -> void {
-    std::error_code ignored;
-    if (std::filesystem::exists(config_.file, ignored)) is_file_there_.store(true, std::memory_order_relaxed);
+auto PreemptionNotice::pause() -> void { lookout_.reset(); }
+
+PreemptionNotice::File::File(std::filesystem::path its_path) : path(std::move(its_path)) {}
+
+auto PreemptionNotice::File::look() -> void {
+      std::error_code ignored;
+      if (std::filesystem::exists(path, ignored)) is_there.store(true, std::memory_order_relaxed);
+    }
+
+auto LeaseSight::set(std::string taker, Time begun_at) -> void {
+    const std::lock_guard lock{mutex_};
+    if (begun_at_ && begun_at < *begun_at_) return;  // by a thread that storage has held
+    taker_ = std::move(taker);
+    begun_at_ = begun_at;
   }
 
-RunLease::RunLease(const std::filesystem::path& run, const LeaseTimes& times,
-                    std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
+auto LeaseSight::taker() const -> std::string {
+    const std::lock_guard lock{mutex_};
+    return taker_;
+  }
+
+auto LeaseSight::age() const -> std::optional<Time> {
+    const std::lock_guard lock{mutex_};
+    return begun_at_ ? std::optional{boot_time() - *begun_at_} : std::nullopt;
+  }
+
+HeldLease::HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
@@ -11938,14 +15033,15 @@ RunLease::RunLease(const std::filesystem::path& run, const LeaseTimes& times,
     const LeaseContent before = read_or_refuse();
     const bool may_live =
         !before.has_ended && (before.is_elsewhere(own_.boot) || (!before.is_locked && !before.has_died()));
-    const bool is_watched = !own_.is_locked || may_live;
-    if (is_watched) watch(before);
-    write_as_next(before);
-    if (is_watched) yield_to_others();
+    const std::uint64_t generation = generation_before(before);
+    const std::uint64_t last_claim = std::max(generation, claimed());
+    const bool is_contended = !own_.is_locked || may_live || last_claim > generation;
+    if (is_contended) watch(before);
+    take_after(last_claim, before, is_contended);
   }
 
-RunLease::RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times,
-           std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
+HeldLease::HeldLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
+            const LeaseTimes& times, std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
@@ -11955,103 +15051,78 @@ RunLease::RunLease(const std::filesystem::path& run, const LeaseContent& from, b
     // Then those of this host are kept out by the lock, and others still wait for a silence.
     const bool is_by_lock = !is_silent && before.is_locked && !before.has_ended && !before.is_elsewhere(own_.boot);
     if (is_by_lock && !own_.is_locked) throw_in_use(before, ", and another process takes it over");
-    write_as_next(before);
-    if (files_->sync(file_.get()) != 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
-    if (!is_by_lock) yield_to_others();
+    take_after(last_claim, before, true);
   }
 
-RunLease::~RunLease() {
-    heartbeat_.reset();
-    if (!file_.is_open()) return;  // moved from
-    try {
-      own_.has_ended = true;
-      own_.is_left = is_to_be_left_;
-      if (is_held()) write();
-    } catch (const std::exception&) {  // the next one from another host waits for signs of life
-    }
-  }
+auto HeldLease::path() const noexcept -> const std::filesystem::path& { return lease_file_.path(); }
 
-auto RunLease::is_held() const -> bool {
+auto HeldLease::show() const -> void { static_cast<void>(files_->sync(file_.get())); }
+
+auto HeldLease::is_held() const -> bool {
     const auto now = read_past_late();
     if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path().string(), explain_errno(errno))};
     return is_own(*now);
   }
 
-auto RunLease::taker(bool at_once) -> std::string {
-    const auto age = sight_->age();
-    const bool is_old = !age || *age >= 2 * times_.beat;
-    if (!heartbeat_) {
-      if (at_once || is_old) static_cast<void>(look());
-    } else if (at_once) {
-      heartbeat_->beat_now(Deadline::after(times_.patience));
-    } else if (is_old && !std::exchange(has_waited_, true)) {
-      heartbeat_->beat_now(Deadline::after(times_.answer));
-    }
-    if (!is_old) has_waited_ = false;
-    return sight_->taker();
-  }
-
-auto RunLease::keep_alive() -> std::string {
-    const auto beat = [this] {
-      if (look()) ::futimens(file_.get(), nullptr);
-    };
-    try {
-      if (!heartbeat_) heartbeat_ = std::make_unique<Heartbeat>(beat, times_.beat);
-      return {};
-    } catch (const std::system_error& error) {
-      return compose("no signs of life are given in {}, so a program on another host may take the run over: {}",
-                     path().string(), error.what());
-    }
-  }
-
-auto RunLease::write_as_next(const LeaseContent& before) -> void {
-    own_.lease = {.generation = generation_before(before) + 1, .id = unique_name()};
-    own_.host = host_name();
-    own_.since = time_text(std::time(nullptr));
-    own_.pid = ::getpid();
-    write();
-  }
-
-auto RunLease::Sight::now() -> Time {
-      struct timespec now {};
-      ::clock_gettime(CLOCK_BOOTTIME, &now);
-      return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
-    }
-
-auto RunLease::Sight::set(std::string taker, Time begun_at) -> void {
-      const std::lock_guard lock{mutex_};
-      taker_ = std::move(taker);
-      begun_at_ = begun_at;
-    }
-
-auto RunLease::Sight::taker() const -> std::string {
-      const std::lock_guard lock{mutex_};
-      return taker_;
-    }
-
-auto RunLease::Sight::age() const -> std::optional<Time> {
-      const std::lock_guard lock{mutex_};
-      return begun_at_ ? std::optional{now() - *begun_at_} : std::nullopt;
-    }
-
-auto RunLease::look() -> bool {
-    const auto begun_at = Sight::now();
+auto HeldLease::look() -> bool {
+    const auto begun_at = boot_time();
     const auto holder = read_past_late();
     const bool may_be_own = !holder || is_own(*holder);
     // A file that was removed or damaged says nothing of it.
     const bool is_taken = !may_be_own && holder->lease.generation >= own_.lease.generation;
-    sight_->set(is_taken ? taker_text(*holder) : std::string{}, begun_at);
+    sight_.set(is_taken ? taker_text(*holder) : std::string{}, begun_at);
     return may_be_own;
   }
 
-auto RunLease::taker_text(const LeaseContent& taker) const -> std::string {
+auto HeldLease::beat() -> void {
+    if (look()) ::futimens(file_.get(), nullptr);
+  }
+
+auto HeldLease::end(bool is_left_to_others) const -> void {
+    LeaseContent last = own_;
+    last.has_ended = true;
+    last.is_left = is_left_to_others;
+    try {
+      if (is_held()) write(last);
+    } catch (const std::exception&) {  // the next one from another host waits for signs of life
+    }
+  }
+
+auto HeldLease::run() const -> std::filesystem::path { return path().parent_path(); }
+
+auto HeldLease::claimed() const -> std::uint64_t {
+    return with_claims([this] { return LeaseClaims{run(), files_}.last(); });
+  }
+
+auto HeldLease::take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended) -> void {
+    own_.lease = {.generation = last_claim + 1, .id = unique_name()};
+    own_.host = host_name();
+    own_.since = time_text(std::time(nullptr));
+    own_.pid = ::getpid();
+    const LeaseClaims claims{run(), files_};
+    if (!with_claims([&] { return claims.make(own_.lease.generation); })) {
+      throw_in_use(before, ", and another process takes it over");
+    }
+    try {
+      throw_if_other(before.lease);
+      write(own_);
+      if (is_contended && files_->sync(file_.get()) != 0)
+        refuse(compose("cannot be written: {}", explain_errno(errno)));
+      if (claimed() > own_.lease.generation) throw_in_use(before, ", and another process has taken it over since");
+    } catch (...) {
+      claims.withdraw(own_.lease.generation);
+      throw;
+    }
+  }
+
+auto HeldLease::taker_text(const LeaseContent& taker) const -> std::string {
     return compose(
         "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
         "with its storage: this one writes nothing more there",
         taker.pid, taker.host, run().string(), taker.since);
   }
 
-auto RunLease::generation_before(const LeaseContent& before) const -> std::uint64_t {
+auto HeldLease::generation_before(const LeaseContent& before) const -> std::uint64_t {
     if (before.lease.generation != 0) return before.lease.generation;
     try {
       return CheckpointFolder{run() / "checkpoints"}.last_generation();
@@ -12060,25 +15131,25 @@ auto RunLease::generation_before(const LeaseContent& before) const -> std::uint6
     }
   }
 
-auto RunLease::read_past_late() const -> std::optional<LeaseContent> {
+auto HeldLease::read_past_late() const -> std::optional<LeaseContent> {
     auto content = lease_file_.read();
     const bool is_late = content && content->lease.generation != 0 && content->lease.generation < own_.lease.generation;
     if (!is_late) return content;
     try {
-      write();
+      write(own_);
     } catch (const Error&) {  // what is there then says whose the run is
     }
     return lease_file_.read();
   }
 
-auto RunLease::try_lock() const -> bool {
+auto HeldLease::try_lock() const -> bool {
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
     return ::fcntl(file_.get(), F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES);
   }
 
-auto RunLease::take_lock() const -> bool {
+auto HeldLease::take_lock() const -> bool {
     const Deadline deadline = Deadline::after(times_.lock);
     while (!try_lock()) {
       const LeaseContent holder = read_or_refuse();
@@ -12091,7 +15162,7 @@ auto RunLease::take_lock() const -> bool {
     return true;
   }
 
-auto RunLease::watch(const LeaseContent& holder) -> void {
+auto HeldLease::watch(const LeaseContent& holder) -> void {
     LeaseSilence silence{times_};
     const Deadline deadline = Deadline::after(10 * times_.patience);
     for (silence.look(lease_file_); !silence.is_over();) {
@@ -12105,30 +15176,30 @@ auto RunLease::watch(const LeaseContent& holder) -> void {
         run().string(), holder.pid, holder.host, holder.since, Deadline::after(times_.patience).budget_text());
   }
 
-auto RunLease::yield_to_others() const -> void {
-    std::this_thread::sleep_for(times_.beat);
+auto HeldLease::throw_if_other(const LeaseId& holder) const -> void {
     const LeaseContent now = read_or_refuse();
-    if (!is_own(now)) throw_in_use(now, " and was faster to take it over");
+    if (now.lease != holder) throw_in_use(now, " and was faster to take it over");
   }
 
-auto RunLease::throw_in_use(const LeaseContent& holder, std::string_view sign) const -> void {
+auto HeldLease::throw_in_use(const LeaseContent& holder, std::string_view sign) const -> void {
     throw ConfigError{
         compose("the run in {} is in use: process {} on {} has had it since {}{}; wait for its end, or end it, or "
                 "choose another RunConfig::name",
                 run().string(), holder.pid, holder.host, holder.since, sign)};
   }
 
-auto RunLease::read_or_refuse() const -> LeaseContent {
+auto HeldLease::read_or_refuse() const -> LeaseContent {
     const auto content = lease_file_.read();
     if (!content) refuse(compose("cannot be read: {}", explain_errno(errno)));
     return *content;
   }
 
-auto RunLease::write() const -> void {
+auto HeldLease::write(const LeaseContent& content) const -> void {
     JsonObject object;
-    object.add("generation", own_.lease.generation).add("id", own_.lease.id).add("host", own_.host);
-    object.add("since", own_.since).add("pid", own_.pid).add("boot", own_.boot).add("has_ended", own_.has_ended);
-    std::string text = object.add("left", own_.is_left).add("locked", own_.is_locked).text();
+    object.add("generation", content.lease.generation).add("id", content.lease.id).add("host", content.host);
+    object.add("since", content.since).add("pid", content.pid).add("boot", content.boot);
+    object.add("has_ended", content.has_ended).add("left", content.is_left);
+    std::string text = object.add("locked", content.is_locked).text();
     text.resize(LeaseFile::size - 1, ' ');
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
@@ -12138,20 +15209,88 @@ auto RunLease::write() const -> void {
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
   }
 
-auto RunLease::refuse(const std::string& why) const -> void {
+auto HeldLease::refuse(const std::string& why) const -> void {
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": {} {}; choose a folder that you can write to and that has room",
                 run().parent_path().string(), path().string(), why)};
   }
 
+RunLease::RunLease(const std::filesystem::path& run, const LeaseTimes& times,
+                    std::shared_ptr<Files> files) : times_(times), held_(std::make_shared<HeldLease>(run, times, std::move(files))) {}
+
+RunLease::RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
+           const LeaseTimes& times, std::shared_ptr<Files> files) : times_(times), held_(std::make_shared<HeldLease>(run, from, is_silent, last_claim, times, std::move(files))) {}
+
+RunLease::~RunLease() {
+    if (!held_) return;  // moved from
+    const Deadline deadline = Deadline::after(times_.patience);
+    if (heartbeat_ && !heartbeat_->end(deadline)) return;
+    const auto end = [held = held_, is_left = is_to_be_left_] { held->end(is_left); };
+    try {
+      LeavableThread{end}.join_or_leave(deadline);
+    } catch (const std::system_error&) {  // there is no thread
+      end();
+    }
+  }
+
+auto RunLease::generation() const noexcept -> std::uint64_t { return held_->id().generation; }
+
+auto RunLease::id() const noexcept -> const LeaseId& { return held_->id(); }
+
+auto RunLease::show() const -> void { held_->show(); }
+
+auto RunLease::leave_to_others() noexcept -> void { is_to_be_left_ = true; }
+
+auto RunLease::is_held() const -> bool { return held_->is_held(); }
+
+auto RunLease::question() const -> std::function<bool()> {
+    return [held = held_] { return held->is_held(); };
+  }
+
+auto RunLease::interval() const noexcept -> std::chrono::nanoseconds { return times_.beat; }
+
+auto RunLease::taker(bool at_once) -> std::string {
+    const auto age = held_->sight().age();
+    const bool is_old = !age || *age >= 2 * times_.beat;
+    if (!heartbeat_) {
+      if (at_once || is_old) static_cast<void>(held_->look());
+    } else if (at_once) {
+      heartbeat_->beat_now(Deadline::after(times_.patience));
+    } else if (is_old && !std::exchange(has_waited_, true)) {
+      heartbeat_->beat_now(Deadline::after(times_.answer));
+    }
+    if (!is_old) has_waited_ = false;
+    return held_->sight().taker();
+  }
+
+auto RunLease::keep_alive() -> std::string {
+    try {
+      if (!heartbeat_) heartbeat_ = std::make_unique<Heartbeat>([held = held_] { held->beat(); }, times_.beat);
+      return {};
+    } catch (const std::system_error& error) {
+      return compose("no signs of life are given in {}, so a program on another host may take the run over: {}",
+                     held_->path().string(), error.what());
+    }
+  }
+
+auto RunLease::pause() -> void { heartbeat_.reset(); }
+
+auto RunLease::takeover() const noexcept -> const std::string& { return held_->takeover(); }
+
 RunLease take_lease(const RunPlace& place) {
   try {
     return RunLease{place.path};
   } catch (const Error&) {
-    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    if (place.is_new) remove_run_directory(place.path);
     throw;
   }
 }
+
+FailureBudget::FailureBudget(const FailureConfig& config, bool is_elastic) : config_(config), is_elastic_(is_elastic) {}
+
+auto FailureBudget::go_on_from(const Counts& counts) noexcept -> void { counts_ = counts; }
+
+auto FailureBudget::allows(const Failure& failure) const noexcept -> bool { return allows_any() || is_resize(failure); }
 
 auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_progressed) -> Verdict {
     if (is_resize(failure)) return {.restarts = true};
@@ -12174,6 +15313,10 @@ auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_p
     }
     ++counts_.failures;
     return {.restarts = true, .delay = delay()};
+  }
+
+auto FailureBudget::is_resize(const Failure& failure) const noexcept -> bool {
+    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
   }
 
 auto FailureBudget::delay() const -> std::chrono::nanoseconds {
@@ -12252,6 +15395,10 @@ std::string encode_refusal(Told kind, std::string_view why) {
   writer.put(kind);
   writer.put_text(why);
   return writer.text();
+}
+
+void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
+  writer.put_text(checkpoint.path().string());
 }
 
 std::string encode_result(const Result& result) {
@@ -12354,7 +15501,7 @@ auto LeaderPosting::write(const std::filesystem::path& run,
     JsonObject object;
     object.add("generation", lease.generation).add("id", lease.id).add("process", place.process);
     object.add("host", place.host).add("port", place.port);
-    return RunDirectory{run, 0, std::move(files)}.write_object(leader_file_name, object, true);
+    return write_object(run / leader_file_name, object, true, std::move(files));
   }
 
 auto LeaderPosting::read(const std::filesystem::path& run) -> std::optional<LeaderPosting> {
@@ -12496,6 +15643,8 @@ auto LeftOut::add_blind(int process) -> bool {
     return was_blind_.insert(process).second;
   }
 
+auto LeftOut::add_for_attempt(int process) -> void { asked_with_[process] = std::numeric_limits<std::int64_t>::max(); }
+
 FollowerParts::FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts, LeftOut& left_out) : group_(&group), run_(std::move(run)), left_out_(&left_out) {
     for (const SavedPart& part : parts) {
       const int process = group.process_of(part.rank);
@@ -12557,6 +15706,14 @@ auto FollowerParts::tell_of_blind(int process) -> void {
                 "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
                 group_->name_of_process(process), run_.string(), LeftOut::retry_interval));
   }
+
+CheckpointWriter::CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
+                   std::function<void()> await_reports, std::shared_ptr<Files> files) : run_(std::move(run)),
+        await_reports_(std::move(await_reports)),
+        files_(std::move(files)),
+        folder_(std::move(folder)),
+        retention_(std::move(retention)),
+        group_(&group) {}
 
 CheckpointWriter::~CheckpointWriter() {
     {
@@ -12640,6 +15797,7 @@ auto CheckpointWriter::write(const SaveJob& job) -> SaveOutcome {
       outcome.error = joined(losses, "; ");
       return outcome;
     }
+    if (!std::exchange(has_written_, true)) outcome.doubt = folder_.doubt();
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
@@ -12650,6 +15808,7 @@ auto CheckpointWriter::write(const SaveJob& job) -> SaveOutcome {
   }
 
 auto CheckpointWriter::make_reports_durable(std::vector<std::string>& losses) -> void {
+    await_reports_();
     const auto path = run_ / "metrics.jsonl";
     if (!std::filesystem::exists(path)) return;
     try {
@@ -12687,6 +15846,316 @@ auto CheckpointWriter::sync_file(const std::filesystem::path& path, int (Files::
     const Descriptor file{files_->open(path, O_RDONLY)};
     if (file.is_open() && uninterrupted([&] { return ((*files_).*sync)(file.get()); }) == 0) return;
     throw Error{compose("{} cannot be made durable: {}", path.string(), explain_errno(errno))};
+  }
+
+StorageThread::StorageThread(const StorageLimits& limits) : limits_(limits), work_(std::make_shared<Work>()) {}
+
+StorageThread::~StorageThread() {
+    if (drain()) {
+      end_thread();
+    } else {
+      thread_.join_or_leave(Deadline::after(std::chrono::nanoseconds{0}));
+    }
+  }
+
+auto StorageThread::post(std::size_t size_bytes, std::size_t bound_bytes, Job job) -> bool {
+    const std::size_t size = size_bytes + bytes_of_job;
+    std::unique_lock lock{work_->mutex};
+    if (work_->is_given_up) return false;
+    if (work_->bytes <= bound_bytes / 2) has_waited_ = false;
+    const auto has_room = [&] { return work_->jobs.empty() || work_->bytes + size <= bound_bytes; };
+    if (!has_room()) {
+      if (has_waited_) return false;
+      has_waited_ = !work_->changed.wait_for(lock, limits_.room, has_room);
+      if (has_waited_) return false;
+    }
+    if (!thread_.is_running() && !starts()) {
+      lock.unlock();
+      job();
+      return true;
+    }
+    work_->jobs.push_back({.job = std::move(job), .size = size});
+    work_->bytes += size;
+    ++work_->num_posted;
+    work_->changed.notify_all();
+    return true;
+  }
+
+auto StorageThread::drain() -> bool {
+    std::unique_lock lock{work_->mutex};
+    while (!work_->is_given_up && work_->num_done < work_->num_posted) {
+      const std::uint64_t before = work_->num_done;
+      if (work_->changed.wait_for(lock, limits_.end, [&] { return work_->num_done != before; })) continue;
+      work_->is_given_up = true;
+      work_->jobs.clear();
+      work_->changed.notify_all();
+    }
+    return !work_->is_given_up;
+  }
+
+auto StorageThread::drain(const Deadline& deadline) -> bool {
+    std::unique_lock lock{work_->mutex};
+    return work_->changed.wait_for(lock, deadline.remaining(), [this] { return work_->is_over(work_->num_posted); });
+  }
+
+auto StorageThread::await() -> void {
+    std::unique_lock lock{work_->mutex};
+    const std::uint64_t last = work_->num_posted;
+    work_->changed.wait(lock, [&] { return work_->is_over(last); });
+  }
+
+auto StorageThread::has_given_up() const -> bool {
+    const std::lock_guard lock{work_->mutex};
+    return work_->is_given_up;
+  }
+
+auto StorageThread::held_for() const -> std::chrono::nanoseconds {
+    const std::lock_guard lock{work_->mutex};
+    return work_->is_busy ? Deadline::Clock::now() - work_->begun_at : std::chrono::nanoseconds{0};
+  }
+
+auto StorageThread::rest() -> void {
+    if (thread_.is_running() && drain(Deadline::after(limits_.rest))) end_thread();
+  }
+
+auto StorageThread::Work::is_over(std::uint64_t number) const noexcept -> bool { return is_given_up || num_done >= number; }
+
+auto StorageThread::Work::run() -> void {
+      std::unique_lock lock{mutex};
+      while (true) {
+        changed.wait(lock, [this] { return is_ending || is_given_up || !jobs.empty(); });
+        if (jobs.empty()) return;
+        Item item = std::move(jobs.front());
+        jobs.pop_front();
+        is_busy = true;
+        begun_at = Deadline::Clock::now();
+        lock.unlock();
+        item.job();
+        item.job = {};
+        lock.lock();
+        is_busy = false;
+        bytes -= item.size;
+        ++num_done;
+        changed.notify_all();
+      }
+    }
+
+auto StorageThread::starts() -> bool {
+    try {
+      thread_ = LeavableThread{[work = work_] { work->run(); }};
+      return true;
+    } catch (const std::system_error& error) {
+      problem_ = error.what();
+      return false;
+    }
+  }
+
+auto StorageThread::end_thread() -> void {
+    {
+      const std::lock_guard lock{work_->mutex};
+      work_->is_ending = true;
+    }
+    work_->changed.notify_all();
+    thread_.join();
+    const std::lock_guard lock{work_->mutex};
+    work_->is_ending = false;
+  }
+
+ReportFile::ReportFile(std::filesystem::path path, std::shared_ptr<Files> files) : file_(std::move(path), std::move(files)) {}
+
+auto ReportFile::begin_with(std::vector<HistoryLine> lines) -> void { lines_ = std::move(lines); }
+
+auto ReportFile::append(std::int64_t report, std::string_view line) -> bool {
+    if (!file_.append(line)) return false;
+    lines_.push_back({.report = report, .end = file_.size()});
+    return true;
+  }
+
+auto ReportFile::go_back(std::int64_t num_reports) -> bool {
+    const auto end = std::find_if(lines_.begin(), lines_.end(),
+                                  [num_reports](const HistoryLine& line) { return line.report >= num_reports; });
+    const std::uint64_t size = end == lines_.begin() ? 0 : std::prev(end)->end;
+    lines_.erase(end, lines_.end());
+    return file_.cut(size);
+  }
+
+RunFiles::RunFiles(const std::filesystem::path& run, int world_size, std::shared_ptr<Files> files) : files_(std::move(files)), metrics_(run / "metrics.jsonl", files_), events_(run / "events.jsonl", files_) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      logs_.push_back(std::make_unique<LineFile>(run / "logs" / compose("rank-{}.log", rank), files_));
+    }
+    outcomes_.resize(first_log_at + logs_.size());
+  }
+
+auto RunFiles::line_file(std::size_t at) -> LineFile& { return at == events_at ? events_ : *logs_[at - first_log_at]; }
+
+auto RunFiles::file(std::size_t at) const -> const LineFile& {
+    if (at == metrics_at) return metrics_.file();
+    return at == events_at ? events_ : *logs_[at - first_log_at];
+  }
+
+auto RunFiles::may_write(std::chrono::nanoseconds posted_at) -> bool {
+    if (is_fenced || !still_mine || boot_time() - posted_at < late_after) return !is_fenced;
+    if (asked_at_ && *asked_at_ >= posted_at) return true;
+    const auto asked_at = boot_time();
+    try {
+      if (!still_mine()) return false;
+      asked_at_ = asked_at;
+    } catch (const std::exception&) {  // it cannot be read, which says nothing of it
+    }
+    return !is_fenced;
+  }
+
+auto RunFiles::write(std::size_t at, std::chrono::nanoseconds posted_at, const Write& write) -> void {
+    const bool is_lost = may_write(posted_at) && !write(*this);
+    const std::lock_guard lock{mutex_};
+    Outcome& outcome = outcomes_[at];
+    ++outcome.num_done;
+    outcome.exists = file(at).exists();
+    if (!is_lost) return;
+    outcome.reason = file(at).reason();
+    if (++outcome.num_lost == 1) complaints_.push_back(file(at).complaint());
+  }
+
+auto RunFiles::outcome(std::size_t at) const -> Outcome {
+    const std::lock_guard lock{mutex_};
+    return outcomes_[at];
+  }
+
+auto RunFiles::take_complaints() -> std::vector<std::string> {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(complaints_, {});
+  }
+
+RunDirectory::RunDirectory(std::filesystem::path path, int world_size, std::shared_ptr<Files> files,
+               const StorageLimits& limits) : path_(std::move(path)),
+        limits_(limits),
+        files_(std::make_shared<RunFiles>(path_, world_size, std::move(files))),
+        sent_(RunFiles::first_log_at + static_cast<std::size_t>(world_size)),
+        thread_(limits) {}
+
+auto RunDirectory::ask_before_late_writes(std::chrono::nanoseconds late_after, std::function<bool()> still_mine) -> void {
+    files_->late_after = late_after;
+    files_->still_mine = std::move(still_mine);
+  }
+
+auto RunDirectory::fence() noexcept -> void { files_->is_fenced = true; }
+
+auto RunDirectory::is_fenced() const noexcept -> bool { return files_->is_fenced; }
+
+auto RunDirectory::note_end() noexcept -> void { is_training_ = false; }
+
+auto RunDirectory::begin_with(std::vector<HistoryLine> lines) -> void { files_->metrics().begin_with(std::move(lines)); }
+
+auto RunDirectory::append_metrics(std::int64_t report, std::string line) -> void {
+    const std::size_t size = line.size();
+    write(RunFiles::metrics_at, size,
+          [report, line = std::move(line)](RunFiles& files) { return files.metrics().append(report, line); });
+  }
+
+auto RunDirectory::append_event(const JsonObject& event) -> void { append(RunFiles::events_at, event.text()); }
+
+auto RunDirectory::append_log(int rank, std::string line) -> void { append(at_of_log(rank), std::move(line)); }
+
+auto RunDirectory::go_back(std::int64_t num_reports) -> void {
+    write(RunFiles::metrics_at, 0, [num_reports](RunFiles& files) { return files.metrics().go_back(num_reports); });
+  }
+
+auto RunDirectory::take_complaints() -> std::vector<std::string> {
+    std::vector<std::string> all = files_->take_complaints();
+    std::move(complaints_.begin(), complaints_.end(), std::back_inserter(all));
+    complaints_.clear();
+    const bool is_held = thread_.held_for() >= limits_.notice;
+    if (is_held && !was_held_) {
+      all.push_back(compose("the storage of {} has not answered for {}, and what is to be written there waits",
+                            path_.string(), Deadline::after(limits_.notice).budget_text()));
+    }
+    was_held_ = is_held;
+    if (!thread_.problem().empty() && !std::exchange(has_told_of_thread_, true)) {
+      all.push_back(compose("files in {} are written between other work, which waits where storage does not answer: {}",
+                            path_.string(), thread_.problem()));
+    }
+    for (std::string& text : all) text += is_training_ ? "; training goes on" : "";
+    return all;
+  }
+
+auto RunDirectory::write_last(std::string_view name, const JsonObject& object, bool lasts) -> std::string {
+    const auto loss = std::make_shared<std::string>();
+    const auto path = path_ / name;
+    const bool is_posted =
+        thread_.post(0, most_bytes(RunFiles::events_at), [=, files = files_, posted_at = boot_time()] {
+          if (files->may_write(posted_at)) *loss = write_object(path, object, lasts, files->files());
+        });
+    if (is_posted && thread_.drain()) return *loss;
+    return compose("{} cannot be written: its storage does not answer", path.string());
+  }
+
+auto RunDirectory::settle() -> void {
+    if (thread_.drain() || std::exchange(has_given_up_, true)) return;
+    complaints_.push_back(compose("the storage of {} has not answered for {}, and what was still to be written is lost",
+                                  path_.string(), Deadline::after(limits_.end).budget_text()));
+  }
+
+auto RunDirectory::settle(const Deadline& deadline) -> void { static_cast<void>(thread_.drain(deadline)); }
+
+auto RunDirectory::answers() -> bool {
+    const bool is_posted = thread_.post(0, most_bytes(RunFiles::events_at), [files = files_, path = path_] {
+      const Descriptor directory{files->files()->open_directory(path)};
+    });
+    return is_posted && thread_.drain();
+  }
+
+auto RunDirectory::await() -> void { thread_.await(); }
+
+auto RunDirectory::rest() -> void { thread_.rest(); }
+
+auto RunDirectory::log_of(int rank) const -> std::optional<std::filesystem::path> {
+    const std::size_t at = at_of_log(rank);
+    const RunFiles::Outcome outcome = files_->outcome(at);
+    const bool is_there = outcome.exists || outcome.num_done < sent_[at].num_lines;
+    return is_there ? std::optional{files_->file(at).path()} : std::nullopt;
+  }
+
+auto RunDirectory::warnings() const -> std::vector<std::string> {
+    std::vector<std::string> all;
+    const auto warn = [&all](std::uint64_t count, const std::filesystem::path& path, std::string_view why) {
+      if (count == 0) return;
+      all.push_back(
+          compose("{} line(s) are missing from {}: {}; training went on without them", count, path.string(), why));
+    };
+    for (std::size_t at = 0; at < sent_.size(); ++at) {
+      const RunFiles::Outcome outcome = files_->outcome(at);
+      warn(outcome.num_lost, files_->file(at).path(), outcome.reason);
+      const std::uint64_t num_given_up = thread_.has_given_up() ? sent_[at].num_lines - outcome.num_done : 0;
+      warn(sent_[at].num_dropped + num_given_up, files_->file(at).path(), "its storage did not answer");
+    }
+    return all;
+  }
+
+auto RunDirectory::at_of_log(int rank) noexcept -> std::size_t {
+    return RunFiles::first_log_at + static_cast<std::size_t>(rank);
+  }
+
+auto RunDirectory::most_bytes(std::size_t at) const noexcept -> std::size_t {
+    return at < RunFiles::first_log_at ? 2 * limits_.bytes : limits_.bytes;
+  }
+
+auto RunDirectory::append(std::size_t at, std::string line) -> void {
+    const std::size_t size = line.size();
+    write(at, size, [at, line = std::move(line)](RunFiles& files) { return files.line_file(at).append(line); });
+  }
+
+auto RunDirectory::write(std::size_t at, std::size_t size_bytes, RunFiles::Write write) -> void {
+    if (is_fenced()) return;
+    const bool is_posted = thread_.post(size_bytes, most_bytes(at),
+                                        [at, write = std::move(write), files = files_, posted_at = boot_time()] {
+                                          files->write(at, posted_at, write);
+                                        });
+    if (is_posted) {
+      ++sent_[at].num_lines;
+    } else if (++sent_[at].num_dropped == 1) {
+      complaints_.push_back(
+          compose("{} cannot be written: its storage does not answer", files_->file(at).path().string()));
+    }
   }
 
 JsonObject& add_attempt(JsonObject& object, const Attempt& attempt) {
@@ -12737,9 +16206,9 @@ HeldSignals::~HeldSignals() {
     if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*signal);
   }
 
-std::string write_result(const RunDirectory& directory, const ResultFields& fields) {
+std::string write_result(RunDirectory& directory, const ResultFields& fields) {
   const HeldSignals held;
-  return directory.write_object("result.json", result_object(fields), fields.checkpoint.has_value());
+  return directory.write_last("result.json", result_object(fields), fields.checkpoint.has_value());
 }
 
 std::string text_of_rank_failure(const Failure& failure, int world_size, const std::string& host,
@@ -12750,11 +16219,27 @@ std::string text_of_rank_failure(const Failure& failure, int world_size, const s
   return text;
 }
 
+RunLog::RunLog(RunDirectory& directory, ProgressLine& progress, Clock::time_point called_at) noexcept : directory_(&directory), progress_(&progress), called_at_(called_at) {}
+
+auto RunLog::seconds() const -> double { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
+
+auto RunLog::print(const std::string& text) -> void { progress_->print(true, "railyard: " + text); }
+
+auto RunLog::complain(const std::string& text) -> void {
+    if (!text.empty()) print(text);
+  }
+
+auto RunLog::tell_of_losses() -> void {
+    for (const std::string& text : directory_->take_complaints()) print(text);
+  }
+
 auto RunLog::warn(const std::string& text) -> void {
     if (std::find(warnings_.begin(), warnings_.end(), text) != warnings_.end()) return;
     warnings_.push_back(text);
     print(text);
   }
+
+auto RunLog::warn_in_result(std::string text) -> void { warnings_.push_back(std::move(text)); }
 
 auto RunLog::all_warnings() const -> std::vector<std::string> {
     std::vector<std::string> all = directory_->warnings();
@@ -12831,39 +16316,15 @@ auto RunLog::tell_of_resize(const Resize& resize) -> void {
     print(compose("the run goes on with {} workers instead of {}, from step {}", resize.to, resize.from, resize.step));
   }
 
-auto Inheritance::attempts(std::uint64_t next_step) const -> std::vector<Attempt> {
-    std::vector<Attempt> all = ledger.attempts;
-    const std::uint64_t end = std::max({end_step, ledger.begin_step, next_step});
-    all.push_back({.error = why,
-                   .begin_step = ledger.begin_step,
-                   .end_step = end,
-                   .lost_steps = end - next_step,
-                   .seconds = seconds,
-                   .world_size = ledger.world_size});
-    return all;
+auto RunLog::begin_event(std::string_view name) const -> JsonObject {
+    return JsonObject{}.add("event", name).add("seconds", seconds());
   }
 
-std::string text_of_succession(const LostLead& lost, std::string_view why) {
-  return compose("process {}, which led the run, is lost ({}); process {} on {} leads now", lost.process, why,
-                 lost.own_process, host_name());
-}
+auto RunLog::write(const JsonObject& event) -> void { directory_->append_event(event); }
 
-Inheritance inherit(const LostLead& lost, std::string why, Deadline::Clock::time_point called_at) {
-  return {.ledger = lost.note.empty() ? RunLedger{} : RunLedger::decode(lost.note),
-          .why = std::move(why),
-          .seconds = std::chrono::duration<double>(Deadline::Clock::now() - called_at).count(),
-          .end_step = lost.num_steps};
-}
+SaveBook::SaveBook(int world_size) : saves_(static_cast<std::size_t>(world_size)) {}
 
-void take_over(const Inheritance& inherited, std::uint64_t begin_step, Briefing& briefing, FailureBudget& budget,
-                      std::vector<Attempt>& attempts, RunLog& log) {
-  briefing.attempt = inherited.ledger.attempt + 1;
-  budget.go_on_from(inherited.ledger.failures);
-  attempts = inherited.attempts(begin_step);
-  log.tell_of_leader(inherited.why, inherited.ledger.attempts.size());
-  log.tell_of(attempts);
-  log.tell_of_restart(briefing.attempt, attempts.back(), briefing.checkpoint, begin_step);
-}
+auto SaveBook::add(int rank, SavedMessage save) -> void { saves_[static_cast<std::size_t>(rank)].push_back(std::move(save)); }
 
 auto SaveBook::take() -> std::optional<std::vector<SavedMessage>> {
     for (const auto& queue : saves_) {
@@ -12892,6 +16353,8 @@ auto SaveBook::take_rest() -> std::vector<std::pair<int, SavedMessage>> {
     return rest;
   }
 
+auto SaveBook::queue(int rank) const -> const std::deque<SavedMessage>& { return saves_[static_cast<std::size_t>(rank)]; }
+
 auto SaveBook::first_waiting() const -> int {
     int first = -1;
     for (int rank = 0; rank < static_cast<int>(saves_.size()); ++rank) {
@@ -12900,6 +16363,10 @@ auto SaveBook::first_waiting() const -> int {
     }
     return first;
   }
+
+Retention retention_of(const CheckpointConfig& config) {
+  return {.keep = config.keep, .score = config.score, .order = config.order};
+}
 
 std::optional<Checkpoint> find_checkpoint(
     const std::filesystem::path& run, const RunLease& lease, const RunConfig& config, const std::string& recorded,
@@ -12947,22 +16414,31 @@ auto LeftCheckpoints::move_to(ResultFields& fields) -> void {
     fields.is_state_saved = is_state_saved;
   }
 
-auto LeftCheckpoints::look_up(const CheckpointFolder& folder, const Retention& retention, RunLog& log) -> void {
+auto LeftCheckpoints::look_up(const CheckpointFolder& folder, const Retention& retention, std::vector<std::string>& problems) -> void {
     std::string where = "the beginning";
     try {
       newest = newest_of(folder);
       if (newest) where = compose("{} (step {})", newest->path().string(), newest->manifest().step);
-      std::vector<std::string> problems;
-      best = folder.best(retention, problems);
-      for (const std::string& problem : problems) log.warn(problem + "; it is left out of the best checkpoints");
+      std::vector<std::string> damages;
+      best = folder.best(retention, damages);
+      for (const std::string& damage : damages) problems.push_back(damage + "; it is left out of the best checkpoints");
     } catch (const Error& error) {
       if (!newest) where = "the newest checkpoint that can be read then";
-      log.warn(error.what());
+      problems.emplace_back(error.what());
     }
     if (is_state_saved) return;
-    log.warn(compose(
+    problems.push_back(compose(
         "what the run was to save last is not saved: make room, and a run of the same name goes on from {}", where));
   }
+
+RunCheckpoints::RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, RunDirectory& directory,
+                 WorkerGroup& group) : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"seed", std::to_string(info.seed)}},
+        run_(info.path),
+        generation_(lease.generation()),
+        group_(&group),
+        book_(info.world_size),
+        copies_(info.world_size),
+        writer_(info.path, folder_of(info, lease), retention_of(config), group, [&directory] { directory.await(); }) {}
 
 auto RunCheckpoints::add(int rank, SavedMessage save, const Metrics& metrics, int attempt) -> void {
     if (save.slot != SavedMessage::no_slot) group_->hold_snapshot(rank, save.slot);
@@ -12975,15 +16451,11 @@ auto RunCheckpoints::add(int rank, SavedMessage save, const Metrics& metrics, in
     }
   }
 
-auto RunCheckpoints::part_failure(int rank, std::uint64_t steps) const -> std::optional<Failure> {
-    const int other = book_.waits_for(rank, steps);
-    if (other < 0) return std::nullopt;
-    return Failure{.rank = rank,
-                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
-                                   "none does",
-                                   other),
-                   .kind = Failure::Kind::final};
+auto RunCheckpoints::part_failure(int rank) const -> std::optional<Failure> {
+    return part_failure(rank, std::numeric_limits<std::uint64_t>::max());
   }
+
+auto RunCheckpoints::drain(const Deadline& deadline) -> bool { return writer_.drain(deadline); }
 
 auto RunCheckpoints::note_outcomes(RunLog& log, bool is_training) -> void {
     for (const SaveOutcome& outcome : writer_.take_outcomes()) {
@@ -12998,14 +16470,10 @@ auto RunCheckpoints::note_outcomes(RunLog& log, bool is_training) -> void {
       written_ = std::max(written_, place);
       if (outcome.manifest.attempt == attempt_) ++num_of_attempt_;  // not one that was still being written
       warn_of_score(outcome.manifest.metrics, log);
-      if (++num_written_ > 1) continue;
-      if (const std::string text = doubt(); !text.empty()) log.warn(text);
+      ++num_written_;
+      if (outcome.doubt.empty()) continue;
+      log.warn(compose("checkpoints in {} may not last: {}", run_.string(), outcome.doubt));
     }
-  }
-
-auto RunCheckpoints::doubt() const -> std::string {
-    const auto doubt = CheckpointFolder{run_ / "checkpoints"}.doubt();
-    return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
   }
 
 auto RunCheckpoints::end_attempt() -> void {
@@ -13059,11 +16527,27 @@ auto RunCheckpoints::go_back(bool began_with_checkpoint) -> std::optional<Checkp
     return newest;
   }
 
-auto RunCheckpoints::left(RunLog& log) -> LeftCheckpoints {
-    LeftCheckpoints left{.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
-    left.look_up(writer_.folder(), writer_.retention(), log);
-    sweep(log);
+auto RunCheckpoints::folder() -> const CheckpointFolder& { return writer_.folder(); }
+
+auto RunCheckpoints::left(std::vector<std::string>& problems) -> LeftCheckpoints {
+    LeftCheckpoints left = not_looked_up();
+    left.look_up(writer_.folder(), writer_.retention(), problems);
+    sweep(problems);
     return left;
+  }
+
+auto RunCheckpoints::not_looked_up() const -> LeftCheckpoints {
+    return {.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
+  }
+
+auto RunCheckpoints::part_failure(int rank, std::uint64_t steps) const -> std::optional<Failure> {
+    const int other = book_.waits_for(rank, steps);
+    if (other < 0) return std::nullopt;
+    return Failure{.rank = rank,
+                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
+                                   "none does",
+                                   other),
+                   .kind = Failure::Kind::final};
   }
 
 auto RunCheckpoints::has_user_files(const std::vector<SavedMessage>& saves) -> bool {
@@ -13090,13 +16574,15 @@ auto RunCheckpoints::folder_of(const RunInfo& info, const RunLease& lease) -> Ch
     return folder;
   }
 
-auto RunCheckpoints::sweep(RunLog& log) -> void {
+auto RunCheckpoints::sweep(std::vector<std::string>& problems) -> void {
     try {
-      for (const std::string& text : writer_.folder().sweep()) log.warn(text);
+      for (std::string& text : writer_.folder().sweep()) problems.push_back(std::move(text));
     } catch (const Error& error) {
-      log.warn(error.what());
+      problems.emplace_back(error.what());
     }
   }
+
+auto RunCheckpoints::place_of(const SavedMessage& save) noexcept -> Place { return {save.step, save.report}; }
 
 auto RunCheckpoints::warn_of_score(const Metrics& metrics, RunLog& log) -> void {
     const std::string& score = writer_.retention().score;
@@ -13171,6 +16657,198 @@ auto RunCheckpoints::release(int rank, const SavedMessage& save) noexcept -> voi
     if (save.slot != SavedMessage::no_slot) group_->release_snapshot(rank, save.slot);
   }
 
+ReportBook::ReportBook(int world_size, std::int64_t first) : counts_(static_cast<std::size_t>(world_size), first), first_(first) {}
+
+auto ReportBook::world_size() const noexcept -> int { return static_cast<int>(counts_.size()); }
+
+auto ReportBook::add(int rank, Metrics metrics, double seconds) -> std::int64_t {
+    const std::int64_t report = counts_[static_cast<std::size_t>(rank)]++;
+    if (report < first_) return report;  // the callbacks were told without it
+    if (report - counts_.front() >= most_ahead) return report;
+    while (first_ + static_cast<std::int64_t>(open_.size()) <= report) {
+      open_.push_back({.index = first_ + static_cast<std::int64_t>(open_.size()), .seconds = seconds});
+      open_.back().by_rank.resize(counts_.size());
+    }
+    Report& entry = open_[static_cast<std::size_t>(report - first_)];
+    entry.by_rank[static_cast<std::size_t>(rank)] = std::move(metrics);
+    if (rank == 0) entry.seconds = seconds;
+    return report;
+  }
+
+auto ReportBook::take(bool is_end) -> std::optional<Report> {
+    if (open_.empty()) return std::nullopt;
+    if (!is_end && must_wait(open_.front())) return std::nullopt;
+    std::optional<Report> report{std::move(open_.front())};
+    open_.pop_front();
+    ++first_;
+    return report;
+  }
+
+auto ReportBook::count_only(int rank) -> void { ++counts_[static_cast<std::size_t>(rank)]; }
+
+auto ReportBook::count(int rank) const -> std::int64_t { return counts_[static_cast<std::size_t>(rank)]; }
+
+auto ReportBook::must_wait(const Report& report) const -> bool {
+    const std::int64_t ahead = counts_.front() - report.index;  // 1 if it is rank 0's last one
+    if (ahead < 1) return true;
+    if (ahead > capacity) return false;
+    const bool others_go_on = open_.back().seconds - report.seconds >= silent_after_seconds;
+    for (const std::int64_t count : counts_) {
+      if (count <= report.index && (count > 0 || !others_go_on)) return true;
+    }
+    return false;
+  }
+
+RunHistory::RunHistory(RunDirectory& directory, int world_size, RunRecord before) : directory_(&directory),
+        book_(world_size),
+        has_record_(before.world_size != 0),
+        metrics_(std::move(before.history)),
+        problems_(std::move(before.problems)),
+        last_checkpoint_(std::move(before.last_checkpoint)) {
+    for (const HistoryLine& line : before.lines) numbers_.push_back(line.report);
+    directory_->begin_with(std::move(before.lines));
+  }
+
+auto RunHistory::go_back(std::int64_t num_reports) -> void {
+    const auto is_kept = [num_reports](std::int64_t report) { return report < num_reports; };
+    const auto end = std::find_if_not(numbers_.begin(), numbers_.end(), is_kept);
+    if (end != numbers_.end() || has_record_) {  // whose last line may be torn
+      directory_->go_back(num_reports);
+      metrics_.resize(static_cast<std::size_t>(end - numbers_.begin()));
+      numbers_.erase(end, numbers_.end());
+    }
+    book_ = ReportBook{book_.world_size(), num_reports};
+  }
+
+auto RunHistory::begin_attempt(int world_size) -> void { book_ = ReportBook{world_size, book_.count(0)}; }
+
+auto RunHistory::add(int rank, Metrics metrics, double seconds, bool is_heard) -> void {
+    if (rank == 0) {
+      const std::int64_t index = book_.count(0);
+      const JsonObject line = JsonObject{}.add("report", index).add("seconds", seconds).add(metrics);
+      directory_->append_metrics(index, line.text());
+      metrics_.push_back(metrics);
+      numbers_.push_back(index);
+    }
+    if (is_heard) {
+      book_.add(rank, std::move(metrics), seconds);
+    } else {
+      book_.count_only(rank);
+    }
+  }
+
+auto RunHistory::take(bool is_end) -> std::optional<Report> { return book_.take(is_end); }
+
+auto RunHistory::count(int rank) const -> std::int64_t { return book_.count(rank); }
+
+auto RunHistory::newest() const -> Metrics { return metrics_.empty() ? Metrics{} : metrics_.back(); }
+
+auto RunHistory::take_metrics() noexcept -> std::vector<Metrics> { return std::move(metrics_); }
+
+ResumePoint::ResumePoint(RunHistory& history) noexcept : history_(&history) {}
+
+auto ResumePoint::encode() const -> std::string { return encode_briefing(briefing_); }
+
+auto ResumePoint::begin_attempt() noexcept -> void { ++briefing_.attempt; }
+
+auto ResumePoint::go_on_as(int attempt) noexcept -> void { briefing_.attempt = attempt; }
+
+auto ResumePoint::find(const std::filesystem::path& run, const RunLease& lease, const RunConfig& config, RunLog& log) -> void {
+    for (const std::string& problem : history_->problems()) log.warn(problem);
+    std::vector<std::string> problems;
+    const auto newest = find_checkpoint(run, lease, config, history_->last_checkpoint(), problems);
+    if (!newest && !history_->last_checkpoint().empty()) log.tell_of_beginning_anew(history_->last_checkpoint());
+    has_found_ = newest.has_value();
+    go_to(newest);
+    for (const std::string& problem : problems) log.warn(problem);
+  }
+
+auto ResumePoint::is_there(RunCheckpoints& checkpoints, int world_size) const -> bool {
+    return briefing_.slots.empty() || checkpoints.still_keeps(briefing_.slots, world_size);
+  }
+
+auto ResumePoint::go_to(const std::optional<Checkpoint>& checkpoint) -> void {
+    briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
+    briefing_.slots.clear();
+    step_ = checkpoint ? checkpoint->manifest().step : 0;
+    history_->go_back(checkpoint ? checkpoint->manifest().report + 1 : 0);
+  }
+
+auto ResumePoint::go_to(const std::vector<SavedMessage>& copy) -> void {
+    briefing_.checkpoint = "memory";
+    briefing_.slots = slots_of(copy);
+    step_ = copy.front().step;
+    history_->go_back(copy.front().report + 1);
+  }
+
+auto Inheritance::attempts(std::uint64_t next_step) const -> std::vector<Attempt> {
+    std::vector<Attempt> all = ledger.attempts;
+    const std::uint64_t end = std::max({end_step, ledger.begin_step, next_step});
+    all.push_back({.error = why,
+                   .begin_step = ledger.begin_step,
+                   .end_step = end,
+                   .lost_steps = end - next_step,
+                   .seconds = seconds,
+                   .world_size = ledger.world_size});
+    return all;
+  }
+
+std::string text_of_succession(const LostLead& lost, std::string_view why) {
+  return compose("process {}, which led the run, is lost ({}); process {} on {} leads now", lost.process, why,
+                 lost.own_process, host_name());
+}
+
+Inheritance inherit(const LostLead& lost, std::string why, Deadline::Clock::time_point called_at) {
+  return {.ledger = lost.note.empty() ? RunLedger{} : RunLedger::decode(lost.note),
+          .why = std::move(why),
+          .seconds = std::chrono::duration<double>(Deadline::Clock::now() - called_at).count(),
+          .end_step = lost.num_steps};
+}
+
+auto Leadership::tell(const RunLedger& ledger) const -> void {
+    if (note) note(ledger.encode());
+  }
+
+void take_over(const Inheritance& inherited, ResumePoint& point, FailureBudget& budget,
+                      std::vector<Attempt>& attempts, RunLog& log) {
+  point.go_on_as(inherited.ledger.attempt + 1);
+  budget.go_on_from(inherited.ledger.failures);
+  attempts = inherited.attempts(point.step());
+  log.tell_of_leader(inherited.why, inherited.ledger.attempts.size());
+  log.tell_of(attempts);
+  log.tell_of_restart(point.attempt(), attempts.back(), point.briefing().checkpoint, point.step());
+}
+
+void add_settings(JsonObject& object, const RunConfig& run, const ScalingConfig& scaling) {
+  const auto add_time = [&object](std::string_view name, std::chrono::nanoseconds time) {
+    object.add(name, std::chrono::duration<double>(time).count());
+  };
+  object.add("min_workers", scaling.num_workers.min()).add("max_workers", scaling.num_workers.max());
+  object.add("use_gpu", scaling.use_gpu);
+  std::string divided;
+  for (const std::string& name : run.data.split) divided += (divided.empty() ? "" : ", ") + name;
+  object.add("data_split", divided);
+  object.add("checkpoint_keep", run.checkpoint.keep).add("checkpoint_score", run.checkpoint.score);
+  object.add("checkpoint_order", run.checkpoint.order == ScoreOrder::max ? "max" : "min");
+  object.add("checkpoint_every_steps", run.checkpoint.every_steps);
+  add_time("checkpoint_interval_seconds", run.checkpoint.interval);
+  object.add("checkpoint_synchronous", run.checkpoint.synchronous);
+  object.add("max_failures", run.failure.max_failures).add("retry_exceptions", run.failure.retry_exceptions);
+  object.add("renew_after_progress", run.failure.renew_after_progress);
+  object.add("max_failures_at_same_step", run.failure.max_failures_at_same_step);
+  add_time("backoff_seconds", run.failure.backoff);
+  add_time("max_backoff_seconds", run.failure.max_backoff);
+  object.add("memory_percent", run.failure.memory_percent);
+  object.add("preemption_file", run.preemption.file.string()).add("preemption_status", run.preemption.exit_status);
+  add_time("collective_timeout_seconds", run.collective_timeout);
+  add_time("setup_timeout_seconds", run.setup_timeout);
+  add_time("start_timeout_seconds", run.start_timeout);
+  add_time("stop_grace_seconds", run.stop_grace);
+  add_time("step_timeout_seconds", run.step_timeout);
+  add_time("silence_limit_seconds", run.silence_limit);
+  object.add("report_step_times", run.report_step_times);
+}
+
 std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;
@@ -13209,10 +16887,40 @@ ProgressState progress_of(const WorkerGroup& group, int num_workers, int num_ali
   return state;
 }
 
+std::uint64_t furthest_step(const WorkerGroup& group, int num_workers, std::uint64_t begin_step) {
+  std::uint64_t furthest = begin_step;
+  for (int rank = 0; rank < num_workers; ++rank) furthest = std::max(furthest, group.page(rank).steps.load());
+  return furthest;
+}
+
+AttentiveWait::AttentiveWait(const PreemptionNotice& notice, RunDirectory& directory, RunLog& log) noexcept : notice_(&notice), directory_(&directory), log_(&log) {}
+
+auto AttentiveWait::note(int signal) noexcept -> void { signal_ = signal; }
+
+auto AttentiveWait::sleep(WorkerGroup& group, std::chrono::nanoseconds time) -> bool {
+    return sleeps_unless([&] { return hears_signal(group); }, time);
+  }
+
+auto AttentiveWait::hears_signal(WorkerGroup& group) -> bool {
+    const auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
+    const auto* told = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+    if (told == nullptr || !notice_->concerns_run(told->signal)) return false;
+    signal_ = told->signal;
+    return true;
+  }
+
 auto Farewell::begin(bool is_preempted, int num_saved, Time now) noexcept -> void {
     is_preempted_ = is_preempted;
     num_saved_before_ = num_saved;
     began_ = now;
+  }
+
+auto Farewell::is_late(int num_saved, std::chrono::nanoseconds grace, Time now) const noexcept -> bool {
+    return num_saved == num_saved_before_ && now >= began_ + grace / 2;
+  }
+
+auto Farewell::wakes_at(std::chrono::nanoseconds grace, Time now) const noexcept -> Time {
+    return now < began_ + grace / 2 ? began_ + grace / 2 : Time::max();
   }
 
 auto Farewell::text(int num_saved) const -> std::string {
@@ -13221,12 +16929,23 @@ auto Farewell::text(int num_saved) const -> std::string {
                : "nothing newer was at hand, and a run of the same name goes on from its newest checkpoint";
   }
 
+FirstStart::FirstStart(FailureBudget& budget, PreemptionNotice& notice, RunLog& log, std::vector<Attempt>& attempts) noexcept : budget_(&budget), notice_(&notice), log_(&log), attempts_(&attempts) {}
+
 auto FirstStart::take_signals() -> std::vector<int> {
     std::vector<int> signals;
     while (const auto signal = watch_.take()) {
       if (notice_->concerns_run(*signal)) signals.push_back(*signal);
     }
     return signals;
+  }
+
+auto FirstStart::find_room(const Failure& failure, ElasticSize& size,
+                                             std::chrono::nanoseconds patience) -> std::optional<int> {
+    if (!failure.is_host || !size.is_elastic()) return std::nullopt;
+    log_->print(failure.what);
+    return size.wait(
+        patience, [this](auto time) { return sleeps_unless([this] { return is_asked_to_end(); }, time); },
+        [this](const std::string& text) { log_->print(text); });
   }
 
 auto FirstStart::judge(Failure failure, std::uint64_t begin_step) -> void {
@@ -13253,6 +16972,8 @@ auto FirstStart::is_asked_to_end() -> bool {
     return true;
   }
 
+StepWatch::StepWatch(int world_size, std::chrono::nanoseconds limit, std::chrono::nanoseconds first_limit) : ranks_(static_cast<std::size_t>(world_size)), limit_(limit), first_limit_(std::max(limit, first_limit)) {}
+
 auto StepWatch::interval() const noexcept -> std::chrono::nanoseconds {
     return limit_.count() == 0 ? std::chrono::nanoseconds{std::chrono::hours{1}} : limit_ / 4;
   }
@@ -13274,15 +16995,21 @@ StepWatch step_watch_of(const RunConfig& config, int world_size) {
   return {world_size, config.step_timeout, has_setup ? config.setup_timeout : config.collective_timeout};
 }
 
+RankWatch::RankWatch(const RunConfig& config, int num_workers) : config_(&config), num_workers_(num_workers), steps_(step_watch_of(config, num_workers)) {}
+
 auto RankWatch::begin_attempt(int num_workers) -> void {
     num_workers_ = num_workers;
     steps_ = step_watch_of(*config_, num_workers);
     activity_.clear();
   }
 
+auto RankWatch::interval() const noexcept -> std::chrono::nanoseconds { return steps_.interval(); }
+
 auto RankWatch::note_activity(const WorkerGroup& group) -> void {
     if (activity_.empty()) activity_ = activity_text(group, num_workers_, Clock::now());
   }
+
+RollCall::RollCall(int num_workers) { begin_attempt(num_workers); }
 
 auto RollCall::begin_attempt(int num_workers) -> void {
     hosts_.resize(static_cast<std::size_t>(num_workers), host_name());
@@ -13295,79 +17022,50 @@ auto RollCall::note_start(int rank, std::string host) -> bool {
     return ++num_started_ == static_cast<int>(hosts_.size());
   }
 
-auto ReportBook::add(int rank, Metrics metrics, double seconds) -> std::int64_t {
-    const std::int64_t report = counts_[static_cast<std::size_t>(rank)]++;
-    if (report < first_) return report;  // the callbacks were told without it
-    if (report - counts_.front() >= most_ahead) return report;
-    while (first_ + static_cast<std::int64_t>(open_.size()) <= report) {
-      open_.push_back({.index = first_ + static_cast<std::int64_t>(open_.size()), .seconds = seconds});
-      open_.back().by_rank.resize(counts_.size());
-    }
-    Report& entry = open_[static_cast<std::size_t>(report - first_)];
-    entry.by_rank[static_cast<std::size_t>(rank)] = std::move(metrics);
-    if (rank == 0) entry.seconds = seconds;
-    return report;
-  }
+auto RollCall::note_left() noexcept -> void { ++num_left_; }
 
-auto ReportBook::take(bool is_end) -> std::optional<Report> {
-    if (open_.empty()) return std::nullopt;
-    if (!is_end && must_wait(open_.front())) return std::nullopt;
-    std::optional<Report> report{std::move(open_.front())};
-    open_.pop_front();
-    ++first_;
-    return report;
-  }
+auto RollCall::note_step_times(int rank, const StepTimes& times) -> void { step_times_[static_cast<std::size_t>(rank)] = times; }
 
-auto ReportBook::must_wait(const Report& report) const -> bool {
-    const std::int64_t ahead = counts_.front() - report.index;  // 1 if it is rank 0's last one
-    if (ahead < 1) return true;
-    if (ahead > capacity) return false;
-    const bool others_go_on = open_.back().seconds - report.seconds >= silent_after_seconds;
-    for (const std::int64_t count : counts_) {
-      if (count <= report.index && (count > 0 || !others_go_on)) return true;
-    }
-    return false;
-  }
+auto RollCall::host(int rank) const -> const std::string& { return hosts_[static_cast<std::size_t>(rank)]; }
 
-auto RunHistory::go_back(std::int64_t num_reports) -> std::string {
-    const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
-    const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
-    std::string loss;
-    if (end != lines_.end() || has_record_) {  // whose last line may be torn
-      loss = directory_->keep_metrics(end == lines_.begin() ? 0 : std::prev(end)->end);
-      metrics_.resize(static_cast<std::size_t>(end - lines_.begin()));
-      lines_.erase(end, lines_.end());
-    }
-    book_ = ReportBook{book_.world_size(), num_reports};
-    return loss;
-  }
+auto RollCall::have_all_left() const noexcept -> bool { return num_left_ == static_cast<int>(hosts_.size()); }
 
-auto RunHistory::add(int rank, Metrics metrics, double seconds, bool is_heard) -> std::string {
-    std::string loss;
-    if (rank == 0) {
-      const std::int64_t index = book_.count(0);
-      const JsonObject line = JsonObject{}.add("report", index).add("seconds", seconds).add(metrics);
-      loss = directory_->append_metrics(line.text());
-      metrics_.push_back(metrics);
-      lines_.push_back({.report = index, .end = directory_->metrics_size()});
-    }
-    if (is_heard) {
-      book_.add(rank, std::move(metrics), seconds);
-    } else {
-      book_.count_only(rank);
-    }
-    return loss;
+auto RollCall::take_step_times() noexcept -> std::vector<StepTimes> { return std::move(step_times_); }
+
+RunCallbacks::RunCallbacks(const std::vector<AnyCallback>& callbacks, std::function<void(Failure)> fail) : callbacks_(&callbacks), fail_(std::move(fail)) {}
+
+Supervision::Supervision(const RunConfig& config, ElasticSize size, RunInfo info, Clock::time_point called_at, RunLease lease,
+              RunRecord before, Leadership leadership, const Console& console,
+              std::shared_ptr<Files> files, const StorageLimits& limits) : config_(config),
+        size_(std::move(size)),
+        info_(std::move(info)),
+        lease_(std::move(lease)),
+        leadership_(std::move(leadership)),
+        directory_(info_.path, size_.count().max(), std::move(files), limits),
+        history_(directory_, info_.world_size, std::move(before)),
+        ranks_(info_.world_size),
+        progress_(console, config.progress == Progress::quiet),
+        log_(directory_, progress_, called_at),
+        controller_(controller_settings(config, info_.world_size)),
+        budget_(config.failure, size_.is_elastic()),
+        watch_(config, info_.world_size),
+        notice_(config.preemption),
+        callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }),
+        point_(history_),
+        wait_(notice_, directory_, log_) {
+    directory_.ask_before_late_writes(2 * lease_.interval(), lease_.question());
   }
 
 auto Supervision::run(const Start& start, const Renew& renew) -> Result {
     look_out();
-    if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
+    if (history_.has_record()) point_.find(info_.path, lease_, config_, log_);  // a new run has no checkpoints
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
-    if (leadership_.inherited) take_over(*leadership_.inherited, begin_step_, briefing_, budget_, attempts_, log_);
+    if (leadership_.inherited) take_over(*leadership_.inherited, point_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
-    if (!failure_before_start_) start_group(start);
+    const int former = leadership_.inherited ? leadership_.inherited->ledger.world_size : info_.world_size;
+    if (!failure_before_start_) start_group(start, renew);
     if (group_) {
-      if (leadership_.inherited) tell_of_resize(leadership_.inherited->ledger.world_size);
+      tell_of_resize(former);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
@@ -13390,28 +17088,34 @@ auto Supervision::look_out() -> void {
 auto Supervision::rest() -> void {
     lease_.pause();
     notice_.pause();
+    directory_.rest();
   }
 
-auto Supervision::start_group(const Start& start) -> void {
-    controller_.begin(Clock::now());
-    leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
+auto Supervision::start_group(const Start& start, const Renew& renew) -> void {
     FirstStart first{budget_, notice_, log_, attempts_};
-    const GroupPlan plan{.num_workers = info_.world_size,
-                         .silence_limit = config_.silence_limit,
-                         .briefing = encode_briefing(briefing_),
-                         .most_workers = size_.count().max(),
-                         .on_fork = [this](bool begins) { begins ? rest() : look_out(); }};
+    const auto start_once = [&](int num_workers) {
+      if (num_workers != info_.world_size) renew(num_workers);
+      begin_workers(num_workers);
+      return start({.num_workers = num_workers,
+                    .silence_limit = config_.silence_limit,
+                    .briefing = point_.encode(),
+                    .most_workers = size_.count().max(),
+                    .on_fork = [this](bool begins) { begins ? rest() : look_out(); }});
+    };
     try {
-      group_ = first.make([&] { return start(plan); }, begin_step_);
+      group_ = first.make(start_once, info_.world_size, size_, config_.start_timeout, point_.step());
     } catch (const ConfigError&) {
-      if (!history_.has_record()) directory_.remove();
+      if (!history_.has_record()) {
+        directory_.settle();
+        remove_run_directory(info_.path);
+      }
       throw;
     }
     last_word_ = first.reason();
     if (!group_) return note_no_start(first);
     group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
-    checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
+    checkpoints_.emplace(info_, config_.checkpoint, lease_, directory_, *group_);
     first.catch_up(
         *group_, [this](GroupEvent& event) { std::visit([this](auto& one) { handle(one); }, event); },
         [this](int signal) { handle_signal(signal, notice_.is_announced_by(signal)); });
@@ -13419,43 +17123,22 @@ auto Supervision::start_group(const Start& start) -> void {
 
 auto Supervision::note_no_start(const FirstStart& first) -> void {
     failure_before_start_ = first.failure();
+    std::vector<std::string> problems;
     left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
-                  log_);
+                  problems);
+    for (const std::string& problem : problems) log_.warn(problem);
     has_left_in_order_ = first.is_preempted() && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
 
-auto Supervision::go_on_from_earlier() -> void {
-    for (const std::string& problem : history_.problems()) log_.warn(problem);
-    std::vector<std::string> problems;
-    const auto newest = find_checkpoint(info_.path, lease_, config_, history_.last_checkpoint(), problems);
-    if (!newest && !history_.last_checkpoint().empty()) log_.tell_of_beginning_anew(history_.last_checkpoint());
-    began_with_checkpoint_ = newest.has_value();
-    go_on_from(newest);
-    for (const std::string& problem : problems) log_.warn(problem);
-  }
-
-auto Supervision::go_on_from(const std::optional<Checkpoint>& checkpoint) -> void {
-    briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
-    briefing_.slots.clear();
-    begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
-    log_.complain(history_.go_back(checkpoint ? checkpoint->manifest().report + 1 : 0));
-  }
-
-auto Supervision::go_on_from(const std::vector<SavedMessage>& copy) -> void {
-    briefing_.checkpoint = "memory";
-    briefing_.slots = slots_of(copy);
-    begin_step_ = copy.front().step;
-    log_.complain(history_.go_back(copy.front().report + 1));
-  }
+auto Supervision::steps_of(int rank) const -> std::uint64_t { return group_->page(rank).steps.load(); }
 
 auto Supervision::end_attempt() -> void {
     controller_.blame_hosts(group_->lost_hosts());
-    Attempt attempt{
-        .begin_step = begin_step_, .end_step = begin_step_, .seconds = log_.seconds(), .world_size = info_.world_size};
-    for (int rank = 0; rank < info_.world_size; ++rank) {
-      attempt.end_step = std::max(attempt.end_step, steps_of(rank));
-    }
+    Attempt attempt{.begin_step = point_.step(),
+                    .end_step = furthest_step(*group_, info_.world_size, point_.step()),
+                    .seconds = log_.seconds(),
+                    .world_size = info_.world_size};
     if (const auto& failure = controller_.failure()) {
       attempt.error = error_text(*failure);
       attempt.failed_rank = failure->rank;
@@ -13470,31 +17153,32 @@ auto Supervision::save_what_is_left() -> void {
     directory_.note_end();
     if (ranks_.has_any_left())
       controller_.give_up("the run was to go on with another number of workers, and could not");
-    if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
+    if (controller_.failure()) checkpoints_->write_newest_copy(point_.attempt());
     settle();
-    left_ = checkpoints_->left(log_);
+    look_at_what_is_left();
     has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = farewell_.text(checkpoints_->num_written());
   }
 
-auto Supervision::take_signal() -> bool {
-    const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
-    const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-    if (signal == nullptr || !notice_.concerns_run(signal->signal)) return false;
-    stop_signal_ = signal->signal;
-    return true;
+auto Supervision::settle() -> void {
+    wait_.await(
+        *group_, [this](const Deadline& deadline) { return checkpoints_->drain(deadline); },
+        "a checkpoint is still being written; once more leaves it unfinished");
+    checkpoints_->note_outcomes(log_, false);
   }
 
-auto Supervision::settle() -> void {
-    bool was_asked = false;
-    while (!checkpoints_->drain(Deadline::after(std::chrono::milliseconds{20}))) {
-      if (!take_signal()) continue;
-      if (was_asked) end_by_signal(stop_signal_);  // a write cannot be interrupted, and what is committed stays
-      was_asked = true;
-      log_.print(compose("{}: a checkpoint is still being written; once more leaves it unfinished",
-                         signal_name(stop_signal_)));
+auto Supervision::look_at_what_is_left() -> void {
+    directory_.settle();
+    log_.tell_of_losses();
+    std::vector<std::string> problems;
+    if (directory_.answers()) {
+      wait_.read(*group_, [&] { left_ = checkpoints_->left(problems); });
+    } else {
+      left_ = checkpoints_->not_looked_up();
+      problems.push_back(compose("which checkpoints there are in {} cannot be told: its storage does not answer",
+                                 info_.path.string()));
     }
-    checkpoints_->note_outcomes(log_, false);
+    for (const std::string& problem : problems) log_.warn(problem);
   }
 
 auto Supervision::restarts(const Renew& renew) -> bool {
@@ -13507,11 +17191,12 @@ auto Supervision::restarts(const Renew& renew) -> bool {
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
-      if (!delay || !go_on_from_newest(!is_resize && !has_memory_failed(briefing_, attempts_.back()))) return false;
+      if (!delay || !go_on_from_newest(!is_resize && !has_memory_failed(point_.briefing(), attempts_.back())))
+        return false;
       if (!is_resize) {
-        attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+        note_lost_steps();
         log_.tell_of(attempts_);
-        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(), briefing_.checkpoint, begin_step_);
+        log_.tell_of_restart(point_.attempt() + 1, attempts_.back(), point_.briefing().checkpoint, point_.step());
       }
       if (!pause(*delay) || !find_room() || !finds_its_place()) return false;
       if (start_again(renew)) {
@@ -13524,13 +17209,14 @@ auto Supervision::restarts(const Renew& renew) -> bool {
   }
 
 auto Supervision::delay_of_restart() -> std::optional<std::chrono::nanoseconds> {
-    if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
+    if (controller_.failure()->kind != Failure::Kind::final && wait_.signal() != 0) {
       interrupt_between_attempts();
       return std::nullopt;
     }
     const auto copy = checkpoints_->newest_in_memory();
     checkpoints_->note_outcomes(log_, false);
-    const bool has_progress = checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > begin_step_);
+    const bool has_progress =
+        checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > point_.step());
     const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
     if (verdict.restarts) return verdict.delay;
     if (!verdict.reason.empty()) last_word_ = verdict.reason;
@@ -13541,7 +17227,7 @@ auto Supervision::find_room() -> bool {
     const auto size = size_.wait(
         config_.start_timeout, [this](auto time) { return pause(time); },
         [this](const std::string& text) { log_.print(text); });
-    if (!size && stop_signal_ == 0) last_word_ = size_.no_room();
+    if (!size && wait_.signal() == 0) last_word_ = size_.no_room();
     if (!size) return false;
     info_.world_size = *size;
     return true;
@@ -13549,25 +17235,17 @@ auto Supervision::find_room() -> bool {
 
 auto Supervision::tell_of_resize(int former) -> void {
     if (info_.world_size == former || former == 0) return;
-    const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
+    const Resize resize{.from = former, .to = info_.world_size, .step = point_.step()};
     log_.tell_of_resize(resize);
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
 auto Supervision::go_on_from_newest(bool can_exchange) -> bool {
     if (look_for_taker(true)) return false;
-    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), can_exchange);
-    if (copy.empty() || group_->forks_to_restart()) {
-      if (copy.empty()) checkpoints_->write_newest_copy(briefing_.attempt);
-      settle();
-      copy = checkpoints_->kept(checkpoints_->newest_copy(), can_exchange);  // a newer checkpoint may have failed
-    }
-    if (!copy.empty()) {
-      go_on_from(copy);
-      return true;
-    }
     try {
-      go_on_from(checkpoints_->go_back(began_with_checkpoint_));
+      point_.go_to_newest(
+          *checkpoints_, can_exchange, group_->forks_to_restart(), [this] { settle(); },
+          [this](const auto& read) { wait_.read(*group_, read); });
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
@@ -13576,62 +17254,67 @@ auto Supervision::go_on_from_newest(bool can_exchange) -> bool {
   }
 
 auto Supervision::finds_its_place() -> bool {
-    if (briefing_.slots.empty() || checkpoints_->still_keeps(briefing_.slots, info_.world_size)) return true;
+    if (point_.is_there(*checkpoints_, info_.world_size)) return true;
     if (!go_on_from_newest(false)) return false;
-    attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+    note_lost_steps();
     return true;
   }
 
+auto Supervision::note_lost_steps() -> void { attempts_.back().lost_steps = attempts_.back().end_step - point_.step(); }
+
 auto Supervision::pause(std::chrono::nanoseconds delay) -> bool {
-    if (sleeps_unless([this] { return take_signal(); }, delay)) return true;
+    if (wait_.signal() == 0 && wait_.sleep(*group_, delay)) return true;
     interrupt_between_attempts();
     return false;
   }
 
 auto Supervision::interrupt_between_attempts() -> void {
-    farewell_.begin(notice_.is_announced_by(stop_signal_), checkpoints_->num_written(), Clock::now());
+    farewell_.begin(notice_.is_announced_by(wait_.signal()), checkpoints_->num_written(), Clock::now());
     controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
-    static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
+    static_cast<void>(controller_.on_signal(wait_.signal(), Clock::now()));
   }
 
-auto Supervision::begin_attempt() -> void {
-    ++briefing_.attempt;
-    is_resizing_ = false;
-    ranks_.begin_attempt(info_.world_size);
-    watch_.begin_attempt(info_.world_size);
-    history_.begin_attempt(info_.world_size);
-    checkpoints_->begin_attempt(info_.world_size, briefing_.attempt);
-    controller_ = Controller{controller_settings(config_, info_.world_size)};
+auto Supervision::begin_workers(int num_workers) -> void {
+    info_.world_size = num_workers;
+    ranks_.begin_attempt(num_workers);
+    watch_.begin_attempt(num_workers);
+    history_.begin_attempt(num_workers);
+    controller_ = Controller{controller_settings(config_, num_workers)};
     controller_.begin(Clock::now());
+    tell_next_leader();
+  }
+
+auto Supervision::tell_next_leader() const -> void {
+    leadership_.tell({point_.attempt(), point_.step(), info_.world_size, budget_.counts(), attempts_});
   }
 
 auto Supervision::start_again(const Renew& renew) -> bool {
     while (true) {
       renew(info_.world_size);
-      begin_attempt();
-      leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
+      is_resizing_ = false;
+      point_.begin_attempt();
+      checkpoints_->begin_attempt(info_.world_size, point_.attempt());
+      begin_workers(info_.world_size);
       try {
-        group_->restart(info_.world_size, encode_briefing(briefing_));
+        group_->restart(info_.world_size, point_.encode());
         return true;
       } catch (const std::exception& error) {
-        const std::string what = compose("the workers could not be started again: {}", error.what());
-        if (size_.shrink(info_.world_size) && find_room() && finds_its_place()) {
-          log_.print(what);
-          continue;
-        }
-        static_cast<void>(controller_.on_failure(Failure::of_start(error, what), Clock::now()));
-        attempts_.push_back({.error = what, .begin_step = begin_step_, .end_step = begin_step_});
+        const Failure failure = Failure::of_start(error, "the workers could not be started again");
+        // A host that is lost counts no more, or comes back.
+        const bool may_try = failure.is_host ? size_.is_elastic() : size_.shrink(info_.world_size);
+        if (may_try) log_.print(failure.what);
+        if (may_try && find_room() && finds_its_place()) continue;
+        static_cast<void>(controller_.on_failure(failure, Clock::now()));
+        attempts_.push_back({.error = failure.what, .begin_step = point_.step(), .end_step = point_.step()});
         return false;
       }
     }
   }
 
 auto Supervision::handle_next() -> void {
-    const auto interval =
-        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
     const auto most = std::min<std::chrono::nanoseconds>(
-        {interval, watch_.interval(), size_.interval(), notice_.interval(), lease_.interval()});
+        {progress_.interval(), watch_.interval(), size_.interval(), notice_.interval(), lease_.interval()});
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
@@ -13639,6 +17322,7 @@ auto Supervision::handle_next() -> void {
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
+    log_.tell_of_losses();
     if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
     look_for_part_checkpoint();
@@ -13656,8 +17340,12 @@ auto Supervision::carry_out(const Orders& orders) -> void {
     // Workers that are about to be started again have nothing left to do.
     const bool will_restart =
         orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows(*controller_.failure());
-    if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
+    if (!orders.kill && !(will_restart && group_->can_kill())) return;
+    if (!group_->can_kill()) directory_.settle(Deadline::after(std::chrono::milliseconds{200}));  // the program ends
+    group_->kill();
   }
+
+auto Supervision::fail(const Failure& failure) -> void { carry_out(controller_.on_failure(failure, Clock::now())); }
 
 auto Supervision::handle(const MessageEvent& event) -> void {
     try {
@@ -13665,9 +17353,9 @@ auto Supervision::handle(const MessageEvent& event) -> void {
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
       if (auto* save = std::get_if<SavedMessage>(&message)) {
-        checkpoints_->add(event.rank, std::move(*save), history_.newest(), briefing_.attempt);
+        checkpoints_->add(event.rank, std::move(*save), history_.newest(), point_.attempt());
         for (int rank = 0; rank < info_.world_size; ++rank) {
-          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
+          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank);
         }
       }
       if (std::holds_alternative<LeftMessage>(message)) ranks_.note_left();
@@ -13681,13 +17369,13 @@ auto Supervision::handle(const MessageEvent& event) -> void {
   }
 
 auto Supervision::handle(const OutputEvent& event) -> void {
-    log_.complain(directory_.append_log(event.rank, event.line));
+    directory_.append_log(event.rank, event.line);
     progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
 
 auto Supervision::handle(ExitEvent& event) -> void {
     if (event.exit.is_consequence) watch_.note_activity(*group_);
-    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank, all_steps);
+    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
 
@@ -13696,12 +17384,14 @@ auto Supervision::handle(const SilenceEvent& event) -> void {
     carry_out(controller_.on_silence(event.rank, event.message, Clock::now()));
   }
 
+auto Supervision::handle(const BrokenEvent& event) -> void { fail({.what = event.message}); }
+
 auto Supervision::handle(const SignalEvent& event) -> void {
     if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
   }
 
 auto Supervision::handle_signal(int signal, bool is_announced) -> void {
-    stop_signal_ = signal;
+    wait_.note(signal);
     const Orders orders = controller_.on_signal(signal, Clock::now());
     if (orders.request_leave) farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
     log_.tell_of_signal(signal, orders, config_.stop_grace);
@@ -13710,7 +17400,7 @@ auto Supervision::handle_signal(int signal, bool is_announced) -> void {
 
 auto Supervision::look_for_standstill() -> void {
     if (controller_.phase() != Phase::running) return;
-    const auto found = watch_.look(*group_, begin_step_, [this](int rank) { return controller_.has_exited(rank); });
+    const auto found = watch_.look(*group_, point_.step(), [this](int rank) { return controller_.has_exited(rank); });
     if (!found) return;
     tell_of_ranks();
     fail({.rank = found->rank, .what = found->what, .is_wait = true});
@@ -13724,7 +17414,7 @@ auto Supervision::look_for_room() -> void {
 
 auto Supervision::save_before_it_is_too_late() -> void {
     const bool is_late = farewell_.is_late(checkpoints_->num_written(), config_.stop_grace, Clock::now());
-    if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(briefing_.attempt);
+    if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(point_.attempt());
   }
 
 auto Supervision::tell_of_ranks() -> void {
@@ -13743,18 +17433,22 @@ auto Supervision::look_for_taker(bool at_once) -> bool {
 
 auto Supervision::note_start(int rank, std::string host) -> void {
     controller_.on_started(rank);
-    if (ranks_.note_start(rank, std::move(host)) && briefing_.attempt == 0) timings_.first_line = log_.seconds();
+    if (ranks_.note_start(rank, std::move(host)) && point_.attempt() == 0) timings_.first_line = log_.seconds();
   }
 
 auto Supervision::note_report(int rank, Metrics metrics) -> void {
     if (rank == 0) progress_.on_report(history_.count(0), metrics);
-    log_.complain(history_.add(rank, std::move(metrics), log_.seconds(), !config_.callbacks.empty()));
+    history_.add(rank, std::move(metrics), log_.seconds(), !config_.callbacks.empty());
     tell_reports(false);
   }
 
 auto Supervision::look_for_part_checkpoint() -> void {
-    const int found = checkpoints_->late_rank([this](int rank) { return steps_of(rank); });
-    if (patience_.is_over(found, Clock::now())) refuse_part_checkpoint(found, steps_of(found));
+    const auto failure = checkpoints_->late_part_failure([this](int rank) { return steps_of(rank); }, Clock::now());
+    if (failure) fail(*failure);
+  }
+
+auto Supervision::refuse_part_checkpoint(int rank) -> void {
+    if (const auto failure = checkpoints_->part_failure(rank)) fail(*failure);
   }
 
 auto Supervision::tell_reports(bool is_end) -> void {
@@ -13812,6 +17506,8 @@ auto Supervision::finish() -> Result {
     fields.step_times_by_rank = ranks_.take_step_times();
     log_.tell_of(attempts_);
     log_.tell_of_end(fields);
+    directory_.settle();
+    log_.tell_of_losses();
     fields.attempts = std::move(attempts_);
     left_.move_to(fields);
     fields.warnings = log_.all_warnings();
@@ -13821,6 +17517,18 @@ auto Supervision::finish() -> Result {
     if (std::string loss = write_result(directory_, fields); !loss.empty()) fields.warnings.push_back(std::move(loss));
     return Result{std::move(fields)};
   }
+
+Result supervise(const RunConfig& config, ElasticSize size, RunInfo info,
+                                      Deadline::Clock::time_point called_at, RunLease lease, RunRecord before,
+                                      Leadership leadership,
+                                      const std::function<std::unique_ptr<WorkerGroup>(const GroupPlan&)>& start,
+                                      const std::function<void(int num_workers)>& renew) {
+  return Supervision{config,           std::move(size),   std::move(info),      called_at,
+                     std::move(lease), std::move(before), std::move(leadership)}
+      .run(start, renew);
+}
+
+NvmlError::NvmlError(const char* text, int code) : Error(compose("NVML says \"{}\" (error {})", text, code)), code_(code) {}
 
 Nvml::Nvml() {
     constexpr const char* names[] = {"libnvidia-ml.so.1"};
@@ -13838,6 +17546,8 @@ Nvml::Nvml() {
                      library.find_if_there("nvmlDeviceGetComputeInstanceId", get_compute_instance_id_);
     require(init_());
   }
+
+Nvml::~Nvml() { shutdown_(); }
 
 auto Nvml::gpus() const -> std::vector<Gpu> {
     unsigned count = 0;
@@ -13880,6 +17590,10 @@ auto Nvml::uuid_of(Handle device) const -> std::optional<std::string> {
     char text[96] = {};  // NVML_DEVICE_UUID_V2_BUFFER_SIZE
     if (get_uuid_(device, text, sizeof text) != nvml_success) return std::nullopt;
     return text;
+  }
+
+auto Nvml::require(int code) const -> void {
+    if (code != nvml_success) throw NvmlError{error_string_(code), code};
   }
 
 NvmlAnswer ask_nvml() {
@@ -13980,6 +17694,12 @@ VisibleDevices visible_devices(const std::vector<Gpu>& gpus,
   return visible;
 }
 
+auto FoundDevices::count() const noexcept -> int { return static_cast<int>(devices.size()); }
+
+auto FoundDevices::are_instances() const noexcept -> bool { return !devices.empty() && devices.front().is_instance; }
+
+std::string gpus_text(int count) { return compose("{} GPU{}", count, count == 1 ? "" : "s"); }
+
 std::string device_remedy(const NvmlAnswer& nvml, const DriverCount& driver) {
   if (nvml.has_mismatch || driver.code == cuda_driver_mismatch) {
     return "the loaded driver and the installed libraries are of two releases: start the machine anew after an upgrade";
@@ -14026,6 +17746,8 @@ WorkerDevices::WorkerDevices(FoundDevices found, bool share_process) : found_(st
     found_->devices.resize(1);
     found_->how += "; a process can use but one instance of MIG, so that threads cannot have one each: take Processes";
   }
+
+auto WorkerDevices::are_asked_for() const noexcept -> bool { return found_.has_value(); }
 
 auto WorkerDevices::require(int num_workers) const -> void {
     if (!found_ || found_->count() >= num_workers) return;
@@ -14150,13 +17872,13 @@ RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInf
   }
   const bool is_new = place.is_new || !remains.empty() || is_barely_begun(place.path);
   if (is_new && run.resume == Resume::required) {
-    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    if (place.is_new) remove_run_directory(place.path);
     throw ConfigError{
         compose("RunConfig::resume is Resume::required, but there is no run in {}: check RunConfig::name "
                 "and storage_path",
                 place.path.string())};
   }
-  sweep_run_directory(place.path, is_new);
+  if (!place.is_new) sweep_run_directory(place.path, is_new);
   if (is_new) return {};
   if (run.resume == Resume::never) {
     throw ConfigError{
@@ -14211,20 +17933,14 @@ Result recorded_result(const RunPlace& place, const RunConfig& run, RunRecord be
   return Result{std::move(fields)};
 }
 
-void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
-  const auto in_seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
+void write_run(const RunInfo& info, const RunConfig& run, const ScalingConfig& scaling, bool is_new) {
   JsonObject object;
   object.add("name", info.name).add("backend", info.backend).add("scaling", info.scaling);
   object.add("world_size", info.world_size).add("seed", info.seed).add("started_at", time_text(std::time(nullptr)));
   object.add("railyard_version", version);
-  object.add("collective_timeout_seconds", in_seconds(run.collective_timeout));
-  object.add("setup_timeout_seconds", in_seconds(run.setup_timeout));
-  object.add("start_timeout_seconds", in_seconds(run.start_timeout));
-  object.add("stop_grace_seconds", in_seconds(run.stop_grace));
-  object.add("silence_limit_seconds", in_seconds(run.silence_limit));
-  const RunDirectory directory{info.path, 0};
-  if (const std::string loss = directory.write_object("run.json", object, !is_new); !loss.empty()) {
-    if (is_new) directory.remove();
+  add_settings(object, run, scaling);
+  if (const std::string loss = write_object(info.path / "run.json", object, !is_new); !loss.empty()) {
+    if (is_new) remove_run_directory(info.path);
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
                 "folder that you can write to and that has room",
@@ -14232,12 +17948,12 @@ void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
   }
 }
 
-void write_again(const RunRecord& before, RunInfo info, const RunConfig& run) {
+void write_again(const RunRecord& before, RunInfo info, const RunConfig& run, const ScalingConfig& scaling) {
   info.backend = before.backend;
   info.scaling = before.scaling;
   info.world_size = before.world_size;
   info.seed = before.seed.value_or(info.seed);
-  write_run(info, run, false);
+  write_run(info, run, scaling, false);
 }
 
 }
@@ -14282,10 +17998,34 @@ bool is_own_part(Worker& worker, const Dataset& dataset) {
 
 #endif
 
+#if ((defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO) || (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
+std::size_t place_of(int peer, int rank) noexcept {
+  return index_of(peer > rank ? peer - 1 : peer);
+}
+
+Slices::Slices(std::size_t count, int size) noexcept : count_(count), slice_(((count + index_of(size) - 1) / index_of(size) + 63) / 64 * 64) {}
+
+auto Slices::begin(int rank) const noexcept -> std::size_t { return std::min(count_, index_of(rank) * slice_); }
+
+auto Slices::count(int rank) const noexcept -> std::size_t { return std::min(slice_, count_ - begin(rank)); }
+
+}
+}
+
+#endif
+
 #if ((defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO) || (defined(RAILYARD_WITH_NCCL) && RAILYARD_WITH_NCCL))
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+Notices::Notices(Store& store, std::string prefix, const World& world) : store_(&store), prefix_(std::move(prefix)), rank_(world.rank), size_(world.size) {}
 
 auto Notices::announce(const Position& position) noexcept -> void {
     try {
@@ -14335,6 +18075,12 @@ auto Notices::judge(const Notice& own, const std::string& fallback, std::string_
     }
     return judge_by(own, notices, silent, fallback, budget);
   }
+
+auto Notices::announcement_key(const std::string& position, int rank) const -> std::string {
+    return compose("{}at/{}/{}", prefix_, position, rank);
+  }
+
+auto Notices::notice_key(int rank) const -> std::string { return compose("{}end/{}", prefix_, rank); }
 
 auto Notices::difference(const Position& own, int rank, std::string_view theirs) const -> Verdict {
     // The lower rank last, on whichever rank this is composed: everybody prints the same sentence.
@@ -14446,6 +18192,10 @@ StoredFile::StoredFile(std::string path, bool is_kept) : path_(std::move(path)) 
     if (is_kept) file_ = std::move(file);
   }
 
+StoredFile::StoredFile(std::string path, std::vector<char> unpacked) : path_(std::move(path)), unpacked_(std::make_shared<const std::vector<char>>(std::move(unpacked))) {
+    stamp_.size = unpacked_->size();
+  }
+
 auto StoredFile::unpack(const std::string& path, OpenBytes open, std::uint64_t most) -> StoredFile {
     const auto stream = open(path);
     std::vector<char> bytes;
@@ -14492,6 +18242,12 @@ auto StoredFile::read_file(std::uint64_t offset, char* to, std::size_t size) con
     return file.stamp() == stamp_ ? file.read_at(offset, to, size) : 0;
   }
 
+auto StoredArray::width() const noexcept -> std::size_t { return field.width(); }
+
+auto StoredArray::stored_row() const noexcept -> std::size_t { return width() * element.size; }
+
+auto StoredArray::row() const noexcept -> std::size_t { return width() * size_of(element.dtype); }
+
 StoredArray make_array(std::string name, StoredElement element,
                                             const std::vector<std::uint64_t>& shape,
                                             std::shared_ptr<const StoredFile> file, std::uint64_t begin) {
@@ -14518,6 +18274,8 @@ StoredArray make_array(std::string name, StoredElement element,
   array.stride = array.stored_row();
   return array;
 }
+
+ArrayReader::ArrayReader(const StoredArray& array) : array_(array) {}
 
 auto ArrayReader::read(std::uint64_t first, std::size_t count, std::byte* to) -> void {
     if (array_.is_column_major) {
@@ -14588,6 +18346,10 @@ auto ArrayTable::add(std::vector<StoredArray> part) -> void {
     parts_.push_back(std::move(part));
   }
 
+auto ArrayTable::empty() const noexcept -> bool { return parts_.empty(); }
+
+auto ArrayTable::count() const noexcept -> std::uint64_t { return ends_.empty() ? 0 : ends_.back(); }
+
 auto ArrayTable::read(std::span<const std::uint64_t> ids) const -> Block {
     const std::vector<Run> runs = runs_of(ids);
     std::vector<Column> columns;
@@ -14627,6 +18389,14 @@ auto ArrayTable::runs_of(std::span<const std::uint64_t> ids) const -> std::vecto
 
 namespace railyard::inline v0_1 {
 
+ArrayFiles::ArrayFiles(CompressedFiles compressed) : files(std::move(compressed.files)), open(compressed.open) {}
+
+ArraySource::ArraySource(std::string name, std::vector<ArrayFiles> lists, ArraySourceOptions options, Parse parse) : shared_(std::make_shared<Shared>(std::move(name), std::move(lists), std::move(options), std::move(parse))) {}
+
+auto ArraySource::schema() const -> Schema { return *shared_->table().schema(); }
+
+auto ArraySource::count() const -> std::optional<std::uint64_t> { return shared_->table().count(); }
+
 auto ArraySource::describe() const -> std::string {
     return detail::compose("{} {}", shared_->name, shared_->lists.front().files.describe());
   }
@@ -14639,6 +18409,16 @@ auto ArraySource::files() const -> std::vector<std::string> {
     return all;
   }
 
+auto ArraySource::label() const -> const std::string& { return shared_->options.label; }
+
+auto ArraySource::fingerprint() const -> std::uint64_t { return shared_->options.on_error.max_skips(); }
+
+auto ArraySource::skipped() const -> std::uint64_t { return shared_->skips.count(); }
+
+auto ArraySource::open(std::uint64_t from) const -> std::unique_ptr<BlockReader> {
+    return std::make_unique<Reader>(shared_, from);
+  }
+
 auto ArraySource::read(std::span<const std::uint64_t> ids) const -> Block {
     const detail::ArrayTable& table = shared_->table();
     for (const std::uint64_t id : ids) {
@@ -14648,6 +18428,8 @@ auto ArraySource::read(std::span<const std::uint64_t> ids) const -> Block {
     }
     return table.read(ids);
   }
+
+ArraySource::Shared::Shared(std::string name_, std::vector<ArrayFiles> lists_, ArraySourceOptions options_, Parse parse_) : name(std::move(name_)), lists(std::move(lists_)), options(std::move(options_)), parse(std::move(parse_)) {}
 
 auto ArraySource::Shared::table() -> const detail::ArrayTable& {
       const std::lock_guard lock{mutex};
@@ -14710,6 +18492,10 @@ auto ArraySource::Reader::next(std::size_t most_rows) -> Block {
       at_ += ids.size();
       return table.read(ids);
     }
+
+BatchMapper::BatchMapper(Function function) : function_(std::move(function)) {
+    if (!function_) throw ConfigError{"a BatchMapper was given no function"};
+  }
 
 auto BatchMapper::schema(const Schema& before) const -> Schema {
     std::vector<Column> columns;
@@ -14777,6 +18563,9 @@ auto CifarLayout::arrays_of(const std::shared_ptr<const StoredFile>& file) const
 
 namespace railyard::inline v0_1 {
 
+CifarSource::CifarSource(ArrayFiles files, const CifarSourceOptions& options) : ArraySource("CIFAR", {std::move(files)}, {"label", options.on_error, options.max_unpacked_bytes},
+                    parse(options.kind)) {}
+
 auto CifarSource::parse(Cifar kind) -> Parse {
     return [layout = detail::CifarLayout{kind}](std::span<const std::shared_ptr<const detail::StoredFile>> files,
                                                 const ArraySourceOptions& options) {
@@ -14802,6 +18591,10 @@ auto CifarSource::check_labels(const std::vector<detail::StoredArray>& arrays) -
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+bool has_numbers(const Field& field) noexcept { return !field.is_text && !field.is_ragged(); }
+
+bool has_cells(const Field& field) noexcept { return field.is_text || field.shape.empty(); }
 
 void refuse_column(std::string_view who, const Field& field, std::string_view wanted) {
   throw ConfigError{compose("{} needs {}, and column \"{}\" has {}{}: leave it out, or change it first", who, wanted,
@@ -14864,6 +18657,8 @@ Block with_columns(const Block& block, const std::vector<Field>& fields,
   return {std::move(schema), std::move(all), {block.ids().begin(), block.ids().end()}};
 }
 
+auto FeatureColumn::fields(auto& archive, auto& self) -> void { archive(self.name, self.width, self.first); }
+
 FeatureColumns::FeatureColumns(const Schema& schema, const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       const std::uint64_t width = schema[schema.index_of(name)].width();
@@ -14871,6 +18666,10 @@ FeatureColumns::FeatureColumns(const Schema& schema, const std::vector<std::stri
       size_ += width;
     }
   }
+
+auto FeatureColumns::size() const noexcept -> std::size_t { return static_cast<std::size_t>(size_); }
+
+auto FeatureColumns::empty() const noexcept -> bool { return columns_.empty(); }
 
 auto FeatureColumns::field_in(const Schema& schema, const FeatureColumn& column, std::string_view who) -> const Field& {
     const Field& field = schema[schema.index_of(column.name)];
@@ -14895,6 +18694,8 @@ auto FeatureColumns::are_sound() const noexcept -> bool {
     }
     return first == size_;
   }
+
+auto FeatureColumns::fields(auto& archive, auto& self) -> void { archive(self.columns_, self.size_); }
 
 auto FeatureColumns::refuse_infinity(std::uint64_t id, const FeatureColumn& column, std::string_view who) -> void {
     throw DataError{
@@ -14933,6 +18734,8 @@ auto Concatenator::fingerprint() const -> std::uint64_t {
     fingerprint.add(options_.keeps_columns);
     return fingerprint.value();
   }
+
+auto Concatenator::schema(const Schema& before) const -> Schema { return plan(before).schema; }
 
 auto Concatenator::transform(const Block& block) const -> Block {
     const Plan plan = this->plan(block.schema());
@@ -15011,6 +18814,12 @@ auto CategoryOrder::operator()(const CategoryView& left, const CategoryView& rig
     return false;
   }
 
+auto CategoryOrder::operator()(const Category& left, const Category& right) const -> bool { return (*this)(view_of(left), view_of(right)); }
+
+auto CategoryOrder::operator()(const Category& left, const CategoryView& right) const -> bool { return (*this)(view_of(left), right); }
+
+auto CategoryOrder::operator()(const CategoryView& left, const Category& right) const -> bool { return (*this)(left, view_of(right)); }
+
 std::string category_text(const CategoryView& category) {
   if (const auto* integer = std::get_if<std::int64_t>(&category)) return compose("{}", *integer);
   if (const auto* real = std::get_if<double>(&category)) return compose("{}", *real);
@@ -15032,6 +18841,8 @@ CategoryView as_kind(double value, CategoryKind kind) noexcept {
   }
   return value;
 }
+
+CategoryCounts::CategoryCounts(std::uint64_t limit, std::string where) : limit_(limit), where_(std::move(where)) {}
 
 auto CategoryCounts::add(const CategoryView& category, std::uint64_t times) -> void {
     count_ += times;
@@ -15064,11 +18875,18 @@ auto CategoryCounts::most_frequent() const -> const Category& {
         ->first;
   }
 
+auto CategoryCounts::fields(auto& archive, auto& self) -> void { archive(self.limit_, self.count_, self.counts_); }
+
 auto CategoryColumn::find(const CategoryView& category) const -> std::optional<std::size_t> {
     const auto place = std::lower_bound(categories.begin(), categories.end(), category, CategoryOrder{});
     if (place == categories.end() || CategoryOrder{}(category, *place)) return std::nullopt;
     return static_cast<std::size_t>(place - categories.begin());
   }
+
+auto CategoryColumn::fields(auto& archive, auto& self) -> void { archive(self.name, self.kind, self.categories); }
+
+CategoryLearner::CategoryLearner(std::string_view who, std::vector<std::string> columns,
+                           std::vector<std::string> except, std::uint64_t limit) : who_(who), chosen_(std::move(columns)), except_(std::move(except)), limit_(limit) {}
 
 auto CategoryLearner::begin(const Schema& schema) -> void {
     columns_.clear();
@@ -15087,6 +18905,8 @@ auto CategoryLearner::add(const Block& block) -> void {
                   [&](std::size_t, const CategoryView& category) { counts_[at].add(category); });
     }
   }
+
+auto CategoryLearner::statistics() const -> std::vector<std::byte> { return to_bytes(counts_); }
 
 auto CategoryLearner::merge(std::span<const std::byte> bytes) -> void {
     const auto others = from_bytes<std::vector<CategoryCounts>>(bytes);
@@ -15119,6 +18939,8 @@ auto CategoryLearner::column(std::string_view name) const -> const CategoryColum
     throw ConfigError{compose("{} has not learned from a column \"{}\"", who_, name)};
   }
 
+auto CategoryLearner::fields(auto& archive, auto& self) -> void { archive(self.who_, self.columns_); }
+
 auto CategoryLearner::check_learned() const -> void {
     if (columns_.empty() || columns_.front().categories.empty()) {
       throw ConfigError{compose("{} has learned nothing: call fit()", who_)};
@@ -15141,6 +18963,22 @@ auto CategoryLearner::refuse_unseen(std::uint64_t id, const CategoryColumn& colu
                 who_, category_text(category), column.name, id)};
   }
 
+auto CategoryEncoder::begin(const Schema& schema) -> void { learner_.begin(schema); }
+
+auto CategoryEncoder::add(const Block& block) -> void { learner_.add(block); }
+
+auto CategoryEncoder::statistics() const -> std::vector<std::byte> { return learner_.statistics(); }
+
+auto CategoryEncoder::merge(std::span<const std::byte> bytes) -> void { learner_.merge(bytes); }
+
+auto CategoryEncoder::finish() -> void { learner_.finish(); }
+
+auto CategoryEncoder::categories(std::string_view column) const -> const std::vector<Category>& {
+    return learner_.column(column).categories;
+  }
+
+CategoryEncoder::CategoryEncoder(CategoryLearner learner) : learner_(std::move(learner)) {}
+
 }
 }
 
@@ -15149,6 +18987,13 @@ auto CategoryLearner::refuse_unseen(std::uint64_t id, const CategoryColumn& colu
 #if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
 
 namespace railyard::inline v0_1 {
+
+OneHotEncoder::OneHotEncoder() : CategoryEncoder(detail::CategoryLearner{name}) {}
+
+OneHotEncoder::OneHotEncoder(Options options) : CategoryEncoder(detail::CategoryLearner{name, options.columns, options.except, options.category_limit}),
+        options_(std::move(options)) {}
+
+auto OneHotEncoder::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
 
 auto OneHotEncoder::schema(const Schema& before) const -> Schema {
     std::vector<Field> fields;
@@ -15170,9 +19015,21 @@ auto OneHotEncoder::transform(const Block& block) const -> Block {
     return detail::with_columns(block, fields, std::move(encoded));
   }
 
+auto OneHotEncoder::state() const -> State { return detail::byte_state(*this); }
+
+auto OneHotEncoder::load_state(const State& state) -> void { *this = detail::from_state(state, *this); }
+
+auto OneHotEncoder::fields(auto& archive, auto& self) -> void { archive(self.options_.unseen, self.learner_); }
+
 auto OneHotEncoder::field_of(const detail::CategoryColumn& column) -> Field {
     return {.name = column.name, .dtype = Dtype::f32, .shape = {static_cast<std::int64_t>(column.categories.size())}};
   }
+
+OrdinalEncoder::OrdinalEncoder() : CategoryEncoder(detail::CategoryLearner{"OrdinalEncoder"}) {}
+
+OrdinalEncoder::OrdinalEncoder(Options options) : OrdinalEncoder("OrdinalEncoder", std::move(options)) {}
+
+auto OrdinalEncoder::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
 
 auto OrdinalEncoder::schema(const Schema& before) const -> Schema {
     std::vector<Field> fields;
@@ -15193,12 +19050,49 @@ auto OrdinalEncoder::transform(const Block& block) const -> Block {
     return detail::with_columns(block, fields, std::move(encoded));
   }
 
+auto OrdinalEncoder::state() const -> State { return detail::byte_state(*this); }
+
+auto OrdinalEncoder::load_state(const State& state) -> void { *this = detail::from_state(state, *this); }
+
+auto OrdinalEncoder::fields(auto& archive, auto& self) -> void {
+    archive(self.options_.unseen, self.options_.unseen_value, self.learner_);
+  }
+
+OrdinalEncoder::OrdinalEncoder(std::string_view name, Options options) : CategoryEncoder(detail::CategoryLearner{name, options.columns, options.except, options.category_limit}),
+        options_(std::move(options)) {}
+
+LabelEncoder::LabelEncoder(std::string column) : column_(std::move(column)), encoder_("LabelEncoder", {.columns = {column_}}) {}
+
+auto LabelEncoder::begin(const Schema& schema) -> void { encoder_.begin(schema); }
+
+auto LabelEncoder::add(const Block& block) -> void { encoder_.add(block); }
+
+auto LabelEncoder::statistics() const -> std::vector<std::byte> { return encoder_.statistics(); }
+
+auto LabelEncoder::merge(std::span<const std::byte> bytes) -> void { encoder_.merge(bytes); }
+
+auto LabelEncoder::finish() -> void { encoder_.finish(); }
+
+auto LabelEncoder::classes() const -> const std::vector<Category>& { return encoder_.categories(column_); }
+
 auto LabelEncoder::label_of(std::int64_t number) const -> const Category& {
     const auto& all = classes();
     if (number >= 0 && static_cast<std::size_t>(number) < all.size()) return all[static_cast<std::size_t>(number)];
     throw DataError{
         detail::compose("there is no class {} of column \"{}\": there are {}", number, column_, all.size())};
   }
+
+auto LabelEncoder::touches() const -> TouchedColumns { return encoder_.touches(); }
+
+auto LabelEncoder::schema(const Schema& before) const -> Schema { return encoder_.schema(before); }
+
+auto LabelEncoder::transform(const Block& block) const -> Block { return encoder_.transform(block); }
+
+auto LabelEncoder::state() const -> State { return detail::byte_state(*this); }
+
+auto LabelEncoder::load_state(const State& state) -> void { *this = detail::from_state(state, *this); }
+
+auto LabelEncoder::fields(auto& archive, auto& self) -> void { archive(self.column_, self.encoder_); }
 
 }
 
@@ -15208,6 +19102,11 @@ auto LabelEncoder::label_of(std::int64_t number) const -> const Category& {
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+EpochBlocks::EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size, std::shared_ptr<HostFeed> feed) : reader_(ending(dataset),
+                {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size},
+                {.feed = std::move(feed)}),
+        reading_(dataset.node()) {}
 
 auto EpochBlocks::next(std::size_t /*most_rows*/) -> Block {
     std::optional<EpochStep> step = reader_.next();
@@ -15273,6 +19172,12 @@ StoredArray read_idx_header(std::shared_ptr<const StoredFile> file, const std::s
 
 namespace railyard::inline v0_1 {
 
+IdxSource::IdxSource(ArrayFiles images, ArrayFiles labels, const IdxSourceOptions& options) : ArraySource("IDX", {std::move(images), std::move(labels)},
+                    {options.label, options.on_error, options.max_unpacked_bytes}, parse(options.image)) {}
+
+IdxSource::IdxSource(ArrayFiles images, const IdxSourceOptions& options) : ArraySource("IDX", {std::move(images)}, {{}, options.on_error, options.max_unpacked_bytes},
+                    parse(options.image)) {}
+
 auto IdxSource::parse(std::string image) -> Parse {
     return [image = std::move(image)](std::span<const std::shared_ptr<const detail::StoredFile>> files,
                                       const ArraySourceOptions& options) {
@@ -15303,6 +19208,12 @@ ResampleAxis::ResampleAxis(std::size_t in, std::size_t full, std::size_t first, 
     }
   }
 
+auto ResampleAxis::weights(std::size_t place) const noexcept -> const std::int32_t* { return &weights_[place * most_]; }
+
+auto ResampleAxis::to_byte(std::int32_t sum) noexcept -> std::uint8_t {
+    return static_cast<std::uint8_t>(std::clamp(sum >> precision_bits, 0, 255));
+  }
+
 auto ResampleAxis::set(std::size_t place, double center, double reach) -> void {
     const auto begin = static_cast<std::size_t>(std::max(center - reach + 0.5, 0.0));
     const std::size_t end = std::min(static_cast<std::size_t>(center + reach + 0.5), in_);
@@ -15319,6 +19230,32 @@ auto ResampleAxis::set(std::size_t place, double center, double reach) -> void {
       weights_[place * most_ + at] = static_cast<std::int32_t>(0.5 + exact[at] / sum * (1 << precision_bits));
     }
   }
+
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
+
+#if (defined(__x86_64__))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+bool has_resample_lanes() noexcept { return __builtin_cpu_supports("sse4.1") != 0; }
+
+}
+}
+
+#endif
+
+#endif
+
+#if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
+
+namespace railyard::inline v0_1 {
+namespace detail {
 
 ResampleRow resample_row_of(std::size_t channels, [[maybe_unused]] bool has_more) noexcept {
 #if defined(__x86_64__)
@@ -15395,6 +19332,8 @@ void divide_by_alpha(std::vector<std::uint8_t>& pixels, std::size_t channels) {
 #if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
 
 namespace railyard::inline v0_1 {
+
+auto Image::channels() const noexcept -> std::size_t { return static_cast<std::size_t>(colors); }
 
 Image convert_colors(Image image, ImageColors colors) {
   if (image.colors == colors) return image;
@@ -15502,6 +19441,14 @@ auto Moments::merge(const Moments& other) noexcept -> void {
     count_ += other.count_;
   }
 
+auto Moments::variance() const noexcept -> double { return squares_ / static_cast<double>(count_); }
+
+auto Moments::fields(auto& archive, auto& self) -> void { archive(self.count_, self.mean_, self.squares_); }
+
+auto Moments::is_finite(double number) noexcept -> bool { return magnitude_bits(number) < infinity_bits; }
+
+QuantileSketch::QuantileSketch(std::size_t capacity) : capacity_(std::max<std::size_t>(capacity, 2)), levels_(1) {}
+
 auto QuantileSketch::add(std::span<const double> values) -> void {
     count_ += values.size();
     while (!values.empty()) {  // piece by piece, so that a large block takes no more memory than the capacity
@@ -15563,6 +19510,12 @@ auto QuantileSketch::quantiles(std::span<const double> parts) const -> std::vect
     return found;
   }
 
+auto QuantileSketch::fields(auto& archive, auto& self) -> void {
+    archive(self.capacity_, self.count_, self.above_, self.below_, self.levels_);
+  }
+
+auto QuantileSketch::Level::fields(auto& archive, auto& self) -> void { archive(self.values, self.keeps_odd); }
+
 auto QuantileSketch::shrink() -> void {
     for (std::size_t level = 0; level < levels_.size(); ++level) {
       if (levels_[level].values.size() <= capacity_) continue;
@@ -15588,6 +19541,8 @@ auto QuantileSketch::shrink() -> void {
 #if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
 
 namespace railyard::inline v0_1 {
+
+SimpleImputer::SimpleImputer(Options options) : options_(std::move(options)) {}
 
 auto SimpleImputer::begin(const Schema& schema) -> void {
     const bool takes_text = options_.with == Impute::most_frequent || options_.with == Impute::constant;
@@ -15620,6 +19575,8 @@ auto SimpleImputer::add(const Block& block) -> void {
     }
   }
 
+auto SimpleImputer::statistics() const -> std::vector<std::byte> { return detail::to_bytes(seen_); }
+
 auto SimpleImputer::merge(std::span<const std::byte> bytes) -> void {
     const auto others = detail::from_bytes<std::vector<Statistic>>(bytes);
     for (std::size_t at = 0; at < seen_.size(); ++at) {
@@ -15641,6 +19598,8 @@ auto SimpleImputer::finish() -> void {
     }
     seen_.clear();
   }
+
+auto SimpleImputer::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
 
 auto SimpleImputer::schema(const Schema& before) const -> Schema {
     check_learned();
@@ -15673,6 +19632,8 @@ auto SimpleImputer::transform(const Block& block) const -> Block {
     return detail::with_columns(block, fields, std::move(filled));
   }
 
+auto SimpleImputer::state() const -> State { return detail::byte_state(learned_); }
+
 auto SimpleImputer::load_state(const State& state) -> void {
     auto learned = detail::from_state<Learned>(state);
     if (!learned.numbers.are_sound() || learned.fill_numbers.size() != learned.numbers.size() ||
@@ -15681,6 +19642,10 @@ auto SimpleImputer::load_state(const State& state) -> void {
     }
     learned_ = std::move(learned);
   }
+
+auto SimpleImputer::Learned::fields(auto& archive, auto& self) -> void {
+      archive(self.numbers, self.texts, self.fill_numbers, self.fill_texts);
+    }
 
 auto SimpleImputer::column_of(std::size_t at) const -> std::string {
     const std::size_t num_features = learned_.numbers.size();
@@ -15695,6 +19660,12 @@ auto SimpleImputer::statistic(std::string where) const -> Statistic {
       return detail::CategoryCounts{options_.category_limit, std::move(where)};
     return Nothing{};
   }
+
+auto SimpleImputer::add_numbers(detail::CategoryCounts& seen, std::span<const double> values) -> void {
+    for (const double value : values) seen.add(value);
+  }
+
+auto SimpleImputer::add_numbers(auto& seen, std::span<const double> values) -> void { seen.add(values); }
 
 auto SimpleImputer::fill_of(const Statistic& statistic, bool is_text, std::string_view column) const -> Category {
     return std::visit(
@@ -15747,6 +19718,12 @@ auto SimpleImputer::text_field(const Schema& schema, const std::string& column) 
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+JsonScanner::JsonScanner(std::string_view text) noexcept : text_(text) {}
+
+auto JsonScanner::fail(std::string_view what) const -> void {
+    throw JsonFault{compose("byte {} of the line: {}", at_ + 1, what)};
+  }
 
 auto JsonScanner::peek() noexcept -> char {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t' || text_[at_] == '\r')) ++at_;
@@ -15807,6 +19784,8 @@ auto JsonScanner::read_boolean() -> bool {
     read_word(value ? "true" : "false");
     return value;
   }
+
+auto JsonScanner::read_null() -> void { read_word("null"); }
 
 auto JsonScanner::read_number() -> std::string_view {
     peek();
@@ -15912,6 +19891,8 @@ auto JsonScanner::read_hex() -> std::uint32_t {
     return code;
   }
 
+LineCutter::LineCutter(bool has_blank_lines) noexcept : has_blank_lines_(has_blank_lines) {}
+
 auto LineCutter::cut(const char* text, std::size_t size) -> std::size_t {
     text_ = text;
     lines_.clear();
@@ -15927,6 +19908,10 @@ auto LineCutter::cut(const char* text, std::size_t size) -> std::size_t {
     }
     return begin;
   }
+
+auto LineCutter::begin(std::size_t line) const noexcept -> std::size_t { return lines_[line].begin; }
+
+auto LineCutter::end(std::size_t line) const noexcept -> std::size_t { return lines_[line].end; }
 
 auto LineCutter::line(std::size_t line) const noexcept -> std::string_view {
     std::string_view text{text_ + lines_[line].begin, lines_[line].end - lines_[line].begin - 1};
@@ -16049,6 +20034,16 @@ std::shared_ptr<const JsonLinesPlan> make_json_lines_plan(const JsonLinesSourceO
   return plan;
 }
 
+JsonLinesParser::JsonLinesParser(std::shared_ptr<const JsonLinesPlan> plan) : plan_(std::move(plan)) {}
+
+auto JsonLinesParser::cut(const char* text, std::size_t size, bool /*is_end*/) -> std::size_t { return cutter_.cut(text, size); }
+
+auto JsonLinesParser::records() const noexcept -> std::size_t { return cutter_.lines(); }
+
+auto JsonLinesParser::begin(std::size_t record) const noexcept -> std::size_t { return cutter_.begin(record); }
+
+auto JsonLinesParser::end(std::size_t record) const noexcept -> std::size_t { return cutter_.end(record); }
+
 auto JsonLinesParser::parse(RecordFaults& faults) -> std::vector<Column> {
     BlockBuilder builder{plan_->schema};
     for (std::size_t record = 0; record < records(); ++record) {
@@ -16135,10 +20130,27 @@ auto JsonLinesParser::set_missing(std::size_t column, SampleWriter& sample) -> v
 
 namespace railyard::inline v0_1 {
 
+auto JsonLinesFormat::rules(const Options& /*options*/) -> detail::RecordRules { return {}; }
+
 auto JsonLinesFormat::identify(const Options& options, detail::Fingerprint& fingerprint) -> void {
     fingerprint.add(options.flatten);
     fingerprint.add(options.ignore_unknown);
   }
+
+auto JsonLinesFormat::plan(const Options& options, const std::string& file,
+                                                        detail::TextHead& head) -> std::shared_ptr<const Plan> {
+    return detail::make_json_lines_plan(options, file, head);
+  }
+
+auto JsonLinesFormat::header_size(const Plan& /*plan*/, const std::string& /*file*/,
+                                                              const char* /*text*/, std::size_t /*size*/,
+                                                              bool /*is_end*/) -> std::optional<std::size_t> {
+    return 0;
+  }
+
+Normalizer::Normalizer(Options options) : options_(std::move(options)) {}
+
+auto Normalizer::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
 
 auto Normalizer::fingerprint() const -> std::uint64_t {
     detail::Fingerprint fingerprint;
@@ -16147,6 +20159,8 @@ auto Normalizer::fingerprint() const -> std::uint64_t {
     fingerprint.add(static_cast<std::uint64_t>(options_.norm));
     return fingerprint.value();
   }
+
+auto Normalizer::schema(const Schema& before) const -> Schema { return detail::with_fields(before, fields_after(before)); }
 
 auto Normalizer::transform(const Block& block) const -> Block {
     const std::vector<Field> fields = fields_after(block.schema());
@@ -16209,6 +20223,10 @@ auto Normalizer::norms_of(const std::vector<Field>& fields,
     return norms;
   }
 
+auto Normalizer::unit_of(double largest) noexcept -> double {
+    return largest == 0 || (largest > 1e-140 && largest < 1e140) ? 1 : largest;
+  }
+
 }
 
 #endif
@@ -16217,6 +20235,8 @@ auto Normalizer::norms_of(const std::vector<Field>& fields,
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+NpyHeaderParser::NpyHeaderParser(std::string_view text, const StoredFile& file, std::uint64_t offset) : text_(text), file_(file), offset_(offset) {}
 
 auto NpyHeaderParser::read() -> Header {
     Header header;
@@ -16239,6 +20259,8 @@ auto NpyHeaderParser::read() -> Header {
     }
     return header;
   }
+
+auto NpyHeaderParser::fail(std::string_view what) const -> void { file_.fail(offset_ + at_, what); }
 
 auto NpyHeaderParser::peek() noexcept -> char {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
@@ -16361,6 +20383,9 @@ StoredArray read_npy(std::string column, const std::shared_ptr<const StoredFile>
 
 namespace railyard::inline v0_1 {
 
+NpySource::NpySource(std::vector<NpyColumn> columns, const NpySourceOptions& options) : ArraySource("NPY", files_of(columns), {options.label, options.on_error, options.max_unpacked_bytes},
+                    parse(columns)) {}
+
 auto NpySource::files_of(const std::vector<NpyColumn>& columns) -> std::vector<ArrayFiles> {
     std::vector<ArrayFiles> lists;
     for (const NpyColumn& column : columns) lists.push_back(column.files);
@@ -16404,6 +20429,8 @@ std::optional<StoredElement> tensor_element(std::string_view type) {
   if (type == "F64") return stored<double>(order);
   return std::nullopt;
 }
+
+TensorHeaderParser::TensorHeaderParser(std::string_view json) : scanner_(json) {}
 
 auto TensorHeaderParser::read() -> std::vector<TensorHeader> {
     std::vector<TensorHeader> tensors;
@@ -16501,6 +20528,9 @@ std::vector<StoredArray> read_tensor_arrays(const std::shared_ptr<const StoredFi
 
 namespace railyard::inline v0_1 {
 
+SafetensorsSource::SafetensorsSource(InputFiles files, const SafetensorsSourceOptions& options) : ArraySource("safetensors", {std::move(files)}, {.label = options.label, .on_error = options.on_error},
+                    parse(options.columns)) {}
+
 auto SafetensorsSource::parse(const std::vector<std::string>& columns) -> Parse {
     return [columns](std::span<const std::shared_ptr<const detail::StoredFile>> files,
                      const ArraySourceOptions& /*options*/) { return detail::read_tensor_arrays(files[0], columns); };
@@ -16514,6 +20544,10 @@ auto SafetensorsSource::parse(const std::vector<std::string>& columns) -> Parse 
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+double divisor_of(double spread) noexcept {
+  return spread < 10 * std::numeric_limits<double>::epsilon() ? 1 : spread;
+}
 
 double distance_in(double unit, double value, double center) noexcept {
   const double distance = value - center;
@@ -16538,6 +20572,8 @@ auto Extremes::merge(const Extremes& other) noexcept -> void {
     count_ += other.count_;
   }
 
+auto Extremes::fields(auto& archive, auto& self) -> void { archive(self.count_, self.smallest_, self.largest_); }
+
 }
 }
 
@@ -16546,6 +20582,12 @@ auto Extremes::merge(const Extremes& other) noexcept -> void {
 #if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
 
 namespace railyard::inline v0_1 {
+
+auto StandardRule::Learned::fields(auto& archive, auto& self) -> void { archive(self.mean, self.variance, self.scale); }
+
+StandardRule::StandardRule(Options options) : options_(std::move(options)) {}
+
+auto StandardRule::statistics() const noexcept -> Statistics { return {}; }
 
 auto StandardRule::learn(const Statistics& seen) const -> Learned {
     const double variance = seen.variance();
@@ -16564,6 +20606,10 @@ auto StandardRule::apply(double value, const Learned& learned) const noexcept ->
     return options_.centers ? detail::distance_in(unit, value, learned.mean) : value / unit;
   }
 
+auto StandardRule::fields(auto& archive, auto& self) -> void { archive(self.options_.centers, self.options_.scales); }
+
+auto MinMaxRule::Learned::fields(auto& archive, auto& self) -> void { archive(self.smallest, self.largest, self.scale); }
+
 MinMaxRule::MinMaxRule(Options options) : options_(std::move(options)) {
     const double distance = options_.high - options_.low;
     if (detail::magnitude_bits(distance) < detail::infinity_bits && distance > 0) return;
@@ -16572,6 +20618,8 @@ MinMaxRule::MinMaxRule(Options options) : options_(std::move(options)) {
                         "both finite",
                         options_.low, options_.high)};
   }
+
+auto MinMaxRule::statistics() const noexcept -> Statistics { return {}; }
 
 auto MinMaxRule::learn(const Statistics& seen) const -> Learned {
     const double range = seen.largest() - seen.smallest();
@@ -16588,10 +20636,22 @@ auto MinMaxRule::apply(double value, const Learned& learned) const noexcept -> d
     return options_.clips ? std::clamp(scaled, options_.low, options_.high) : scaled;
   }
 
+auto MinMaxRule::fields(auto& archive, auto& self) -> void { archive(self.options_.low, self.options_.high, self.options_.clips); }
+
+auto MaxAbsRule::Learned::fields(auto& archive, auto& self) -> void { archive(self.largest, self.scale); }
+
+MaxAbsRule::MaxAbsRule(Options options) : options_(std::move(options)) {}
+
+auto MaxAbsRule::statistics() const noexcept -> Statistics { return {}; }
+
 auto MaxAbsRule::learn(const Statistics& seen) const noexcept -> Learned {
     const double largest = std::max(std::abs(seen.smallest()), std::abs(seen.largest()));
     return {.largest = largest, .scale = detail::divisor_of(largest)};
   }
+
+auto MaxAbsRule::apply(double value, const Learned& learned) const noexcept -> double { return value / learned.scale; }
+
+auto RobustRule::Learned::fields(auto& archive, auto& self) -> void { archive(self.median, self.scale, self.error_bound); }
 
 RobustRule::RobustRule(Options options) : options_(std::move(options)) {
     if (options_.low >= 0 && options_.low < options_.high && options_.high <= 1) return;
@@ -16599,11 +20659,17 @@ RobustRule::RobustRule(Options options) : options_(std::move(options)) {
                                       options_.low, options_.high)};
   }
 
+auto RobustRule::statistics() const -> Statistics { return Statistics{options_.sketch_size}; }
+
 auto RobustRule::learn(const Statistics& seen) const -> Learned {
     const auto found = seen.quantiles(std::array{options_.low, 0.5, options_.high});
     const double spread = found[2] - found[0];
     if (detail::has_infinity_bits(spread)) detail::refuse_apart(name);
     return {.median = found[1], .scale = detail::divisor_of(spread), .error_bound = seen.error_bound()};
+  }
+
+auto RobustRule::apply(double value, const Learned& learned) const noexcept -> double {
+    return detail::distance_in(learned.scale, value, learned.median);
   }
 
 }
@@ -16614,6 +20680,8 @@ auto RobustRule::learn(const Statistics& seen) const -> Learned {
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+TarReader::TarReader(std::string path, std::unique_ptr<ByteStream> bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {}
 
 auto TarReader::next() -> std::optional<TarMember> {
     Extension extension;
@@ -16642,6 +20710,10 @@ auto TarReader::read_content(const TarPlace& place) -> std::string {
     std::string content = read_text(place.size);
     left_ -= place.size;
     return content;
+  }
+
+auto TarReader::fail(std::uint64_t offset, std::string_view what) const -> void {
+    throw DataError{compose("{}: byte {} of the archive: {}", path_, offset, what)};
   }
 
 auto TarReader::read(char* to, std::size_t size) -> void {
@@ -16769,6 +20841,10 @@ TarName::TarName(std::string_view name) {
     for (char& c : suffix) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   }
 
+TarSampleReader::TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan) : path_(path), reader_(path, std::move(bytes)), plan_(std::move(plan)) {
+    advance();
+  }
+
 auto TarSampleReader::next(TarContents contents) -> std::optional<TarSample> {
     if (!member_) return std::nullopt;
     TarSample sample{.key = name_.key, .offset = member_->place.offset};
@@ -16793,6 +20869,10 @@ auto TarSampleReader::advance() -> void {
       member_ = reader_.next();
       if (member_) name_ = TarName{member_->name};
     } while (member_ && name_.suffix.empty());
+  }
+
+auto TarSampleReader::add_fault(TarSample& sample, std::string fault) -> void {
+    if (sample.fault.empty()) sample.fault = std::move(fault);
   }
 
 auto TarSampleReader::add(TarSample& sample, TarContents contents) -> void {
@@ -16843,6 +20923,10 @@ std::vector<std::string> first_tar_suffixes(const std::string& path,
   return suffixes;
 }
 
+TarShards::TarShards(InputFiles input, TarSourceOptions options, OpenBytes opener) : input_(std::move(input)), options_(std::move(options)), open_(opener) {}
+
+auto TarShards::describe() const -> std::string { return compose("tar {}", input_.describe()); }
+
 auto TarShards::names() -> std::vector<std::string> {
     const std::lock_guard lock{mutex_};
     return names_now();
@@ -16854,6 +20938,8 @@ auto TarShards::plan() -> std::shared_ptr<const TarPlan> {
     return plan_;
   }
 
+auto TarShards::open(const std::string& name) -> TarSampleReader { return {name, open_bytes(name), plan()}; }
+
 auto TarShards::contents_to_check() const noexcept -> TarContents {
     return options_.on_error.stops_at_once() ? TarContents::none : TarContents::texts;
   }
@@ -16862,6 +20948,10 @@ auto TarShards::leave_out(std::uint64_t before, const std::string& message) cons
     if (before + 1 > options_.on_error.max_skips()) throw DataError{message};
     skips_.raise_to(before + 1);
     return before + 1;
+  }
+
+auto TarShards::open_bytes(const std::string& name) const -> std::unique_ptr<ByteStream> {
+    return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
   }
 
 auto TarShards::names_now() -> const std::vector<std::string>& {
@@ -16891,6 +20981,12 @@ auto TarShards::is_usually_text(std::string_view suffix) noexcept -> bool {
     return std::find(texts.begin(), texts.end(), suffix.substr(suffix.rfind('.') + 1)) != texts.end();
   }
 
+TarWalk::TarWalk(std::shared_ptr<TarShards> shards, const FilePlace& place) : shards_(std::move(shards)),
+        names_(shards_->names()),
+        file_(static_cast<std::size_t>(place.file)),
+        left_out_(place.damaged),
+        left_out_before_(place.damaged) {}
+
 auto TarWalk::next(TarContents contents) -> std::optional<TarSample> {
     while (file_ < names_.size()) {
       std::optional<TarSample> sample;
@@ -16911,6 +21007,8 @@ auto TarWalk::next(TarContents contents) -> std::optional<TarSample> {
     }
     return std::nullopt;
   }
+
+TarIndex::TarIndex(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)) {}
 
 auto TarIndex::find(std::uint64_t id) -> std::optional<Place> {
     const std::lock_guard lock{mutex_};
@@ -16963,6 +21061,23 @@ auto TarIndex::extend() -> bool {
 
 namespace railyard::inline v0_1 {
 
+TarSource::TarSource(InputFiles files, TarSourceOptions options) : shards_(std::make_shared<detail::TarShards>(std::move(files), std::move(options), nullptr)),
+        index_(std::make_shared<detail::TarIndex>(shards_)) {}
+
+auto TarSource::schema() const -> Schema { return *shards_->plan()->schema; }
+
+auto TarSource::count() const -> std::optional<std::uint64_t> { return index_->count(); }
+
+auto TarSource::describe() const -> std::string { return shards_->describe(); }
+
+auto TarSource::files() const -> std::vector<std::string> { return shards_->names(); }
+
+auto TarSource::label() const -> std::string { return shards_->options().label; }
+
+auto TarSource::fingerprint() const -> std::uint64_t { return shards_->options().on_error.max_skips(); }
+
+auto TarSource::skipped() const -> std::uint64_t { return shards_->skips().count(); }
+
 auto TarSource::read(std::span<const std::uint64_t> ids) const -> Block {
     BlockBuilder builder{shards_->plan()->schema};
     for (const std::uint64_t id : ids) {
@@ -16991,16 +21106,42 @@ auto TarSource::add(BlockBuilder& builder, std::uint64_t id) const -> bool {
     return true;
   }
 
+TarSource::Reader::Reader(TarSource source, std::uint64_t from) : source_(std::move(source)), at_(from) {}
+
 auto TarSource::Reader::next(std::size_t most_rows) -> Block {
     BlockBuilder builder{source_.shards_->plan()->schema};
     while (builder.rows() < most_rows && builder.bytes() < detail::most_block_bytes && source_.add(builder, at_)) ++at_;
     return builder.build();
   }
 
+std::unique_ptr<BlockReader> TarSource::open(std::uint64_t from) const {
+  return std::make_unique<Reader>(*this, from);
+}
+
+TarStream::TarStream(CompressedFiles files, TarSourceOptions options) : shards_(std::make_shared<detail::TarShards>(std::move(files.files), std::move(options), files.open)) {}
+
+auto TarStream::schema() const -> Schema { return *shards_->plan()->schema; }
+
+auto TarStream::count() const -> std::optional<std::uint64_t> { return std::nullopt; }
+
+auto TarStream::describe() const -> std::string { return shards_->describe(); }
+
+auto TarStream::files() const -> std::vector<std::string> { return shards_->names(); }
+
+auto TarStream::label() const -> std::string { return shards_->options().label; }
+
+auto TarStream::fingerprint() const -> std::uint64_t { return shards_->options().on_error.max_skips(); }
+
+auto TarStream::skipped() const -> std::uint64_t { return shards_->skips().count(); }
+
 auto TarStream::open(std::uint64_t from, const FilePlace& place) const -> std::unique_ptr<BlockReader> {
     detail::check_place(describe(), shards_->names(), from, place);
     return std::make_unique<Reader>(shards_, from, place);
   }
+
+TarStream::Reader::Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const FilePlace& place) : schema_(shards->plan()->schema), walk_(shards, place), at_(place.samples), place_(place) {
+      while (at_ < from && next_sample(shards->contents_to_check())) ++at_;
+    }
 
 auto TarStream::Reader::next(std::size_t most_rows) -> Block {
       BlockBuilder builder{schema_};
@@ -17011,6 +21152,8 @@ auto TarStream::Reader::next(std::size_t most_rows) -> Block {
       }
       return builder.build();
     }
+
+auto TarStream::Reader::place() const -> FilePlace { return place_; }
 
 auto TarStream::Reader::next_sample(detail::TarContents contents) -> std::optional<detail::TarSample> {
       auto sample = walk_.next(contents);
@@ -17026,6 +21169,16 @@ auto TarStream::Reader::next_sample(detail::TarContents contents) -> std::option
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+TextLinesParser::TextLinesParser(const std::shared_ptr<const TextLinesPlan>& plan) : cutter_(plan->has_blank_lines) {}
+
+auto TextLinesParser::cut(const char* text, std::size_t size, bool /*is_end*/) -> std::size_t { return cutter_.cut(text, size); }
+
+auto TextLinesParser::records() const noexcept -> std::size_t { return cutter_.lines(); }
+
+auto TextLinesParser::begin(std::size_t record) const noexcept -> std::size_t { return cutter_.begin(record); }
+
+auto TextLinesParser::end(std::size_t record) const noexcept -> std::size_t { return cutter_.end(record); }
 
 auto TextLinesParser::parse(RecordFaults& faults) const -> std::vector<Column> {
     std::vector<std::string> lines;
@@ -17051,6 +21204,14 @@ auto TextLinesParser::parse(RecordFaults& faults) const -> std::vector<Column> {
 
 namespace railyard::inline v0_1 {
 
+auto TextLinesFormat::rules(const Options& options) -> detail::RecordRules {
+    return {.has_blank_records = options.has_blank_lines};
+  }
+
+auto TextLinesFormat::identify(const Options& options, detail::Fingerprint& fingerprint) -> void {
+    fingerprint.add(options.has_blank_lines);
+  }
+
 auto TextLinesFormat::plan(const Options& options, const std::string& file,
                                                         detail::TextHead& /*head*/) -> std::shared_ptr<const Plan> {
     const Schema schema{Field::text(options.column)};
@@ -17058,9 +21219,19 @@ auto TextLinesFormat::plan(const Options& options, const std::string& file,
     return std::make_shared<const Plan>(Plan{std::make_shared<const Schema>(schema), options.has_blank_lines});
   }
 
+auto TextLinesFormat::header_size(const Plan& /*plan*/, const std::string& /*file*/,
+                                                              const char* /*text*/, std::size_t /*size*/,
+                                                              bool /*is_end*/) -> std::optional<std::size_t> {
+    return 0;
+  }
+
 Tokenizer::Tokenizer(Options options) : options_(std::move(options)) {
     if (!options_.tokens) throw ConfigError{"a Tokenizer was given no function: set .tokens"};
   }
+
+auto Tokenizer::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
+
+auto Tokenizer::schema(const Schema& before) const -> Schema { return detail::with_fields(before, fields_after(before)); }
 
 auto Tokenizer::transform(const Block& block) const -> Block {
     const std::vector<Field> fields = fields_after(block.schema());
@@ -17102,6 +21273,8 @@ GzipStream::GzipStream(const std::string& path) : input_(path) {
     constexpr int only_gzip = 16 + MAX_WBITS;
     if (::inflateInit2(&state_, only_gzip) != Z_OK) throw Error{compose("{}: zlib has no memory", path)};
   }
+
+GzipStream::~GzipStream() { ::inflateEnd(&state_); }
 
 auto GzipStream::read(char* to, std::size_t size) -> std::size_t {
     std::size_t done = 0;
@@ -17165,6 +21338,8 @@ CompressedFiles gzip(InputFiles files) {
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+ZipDirectory::ZipDirectory(const StoredFile& file) : file_(file) {}
 
 auto ZipDirectory::read() -> std::vector<ZipEntry> {
     find();
@@ -17262,6 +21437,8 @@ MemberInflater::MemberInflater(const StoredFile& archive, const ZipEntry& entry)
     if (::inflateInit2(&state_, without_header) != Z_OK) throw Error{compose("{}: zlib has no memory", archive.path())};
   }
 
+MemberInflater::~MemberInflater() { ::inflateEnd(&state_); }
+
 auto MemberInflater::read() -> std::vector<char> {
     constexpr std::uint64_t most_per_byte = 1032;  // to which deflate can shrink what it is given
     if (entry_.size / most_per_byte > entry_.stored_size) fail("it cannot have become so small");
@@ -17339,6 +21516,9 @@ std::vector<StoredArray> read_npz(const std::shared_ptr<const StoredFile>& file,
 
 namespace railyard::inline v0_1 {
 
+NpzSource::NpzSource(InputFiles files, const NpzSourceOptions& options) : ArraySource("NPZ", {std::move(files)}, {options.label, options.on_error, options.max_unpacked_bytes},
+                    parse(options.columns)) {}
+
 auto NpzSource::parse(const std::vector<std::string>& columns) -> Parse {
     return
         [columns](std::span<const std::shared_ptr<const detail::StoredFile>> files, const ArraySourceOptions& options) {
@@ -17355,6 +21535,10 @@ auto NpzSource::parse(const std::vector<std::string>& columns) -> Parse {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+ZstdStream::ZstdStream(const std::string& path) : input_(path), state_(::ZSTD_createDStream()) {
+    if (state_ == nullptr) throw Error{compose("{}: libzstd has no memory", path)};
+  }
+
 auto ZstdStream::read(char* to, std::size_t size) -> std::size_t {
     ZSTD_outBuffer out{to, size, 0};
     while (out.pos < size) {
@@ -17366,6 +21550,8 @@ auto ZstdStream::read(char* to, std::size_t size) -> std::size_t {
     }
     return out.pos;
   }
+
+auto ZstdStream::Free::operator()(ZSTD_DStream* state) const noexcept -> void { ::ZSTD_freeDStream(state); }
 
 auto ZstdStream::load() -> bool {
     const std::string_view piece = input_.next();
@@ -17407,6 +21593,8 @@ JpegDecoder::JpegDecoder(std::span<const std::byte> bytes) : bytes_(bytes) {
     state_.progress = &progress_;
   }
 
+JpegDecoder::~JpegDecoder() { ::jpeg_destroy_decompress(&state_); }
+
 auto JpegDecoder::decode(std::uint64_t max_pixels) -> Image {
     if (!guarded([this] {
           ::jpeg_mem_src(&state_, reinterpret_cast<const unsigned char*>(bytes_.data()), bytes_.size());
@@ -17432,6 +21620,8 @@ auto JpegDecoder::decode(std::uint64_t max_pixels) -> Image {
     if (is_cmyk) pixels = to_rgb(pixels);
     return {state_.image_height, state_.image_width, is_grey ? ImageColors::grey : ImageColors::rgb, std::move(pixels)};
   }
+
+auto JpegDecoder::fail() const -> void { throw DataError{compose("damaged JPEG: {}", errors_.message.data())}; }
 
 auto JpegDecoder::on_error(j_common_ptr state) -> void {
     auto& errors = *static_cast<Errors*>(state->err);
@@ -17474,6 +21664,8 @@ PngDecoder::PngDecoder(std::span<const std::byte> bytes) : bytes_(bytes) {
     }
   }
 
+PngDecoder::~PngDecoder() { ::png_destroy_read_struct(&state_, &info_, nullptr); }
+
 auto PngDecoder::decode(std::uint64_t max_pixels) -> Image {
     if (!guarded([this] {
           ::png_set_read_fn(state_, this, &on_read);
@@ -17495,6 +21687,8 @@ auto PngDecoder::decode(std::uint64_t max_pixels) -> Image {
     if (!guarded([this, to = rows.data()] { ::png_read_image(state_, to); })) fail();
     return image;
   }
+
+auto PngDecoder::fail() const -> void { throw DataError{compose("damaged PNG: {}", message_.data())}; }
 
 auto PngDecoder::prepare() -> void {
     ::png_set_palette_to_rgb(state_);
@@ -17616,12 +21810,20 @@ ImageFolder::ImageFolder(InputFiles folders, const ImageFolderOptions& options) 
     }
   }
 
+auto ImageFolder::schema() const -> Schema { return *shared_->schema; }
+
+auto ImageFolder::count() const -> std::optional<std::uint64_t> { return shared_->files().size(); }
+
+auto ImageFolder::describe() const -> std::string { return detail::compose("pictures in {}", shared_->folders.describe()); }
+
 auto ImageFolder::files() const -> std::vector<std::string> {
     std::vector<std::string> all;
     for (detail::ImageFile& file : detail::list_image_files(shared_->folders.expand()).files)
       all.push_back(std::move(file.path));
     return all;
   }
+
+auto ImageFolder::label() const -> std::string { return "label"; }
 
 auto ImageFolder::classes() const -> std::vector<std::string> {
     (void)shared_->files();
@@ -17638,6 +21840,12 @@ auto ImageFolder::fingerprint() const -> std::uint64_t {
     return fingerprint.value();
   }
 
+auto ImageFolder::skipped() const -> std::uint64_t { return shared_->skips.count(); }
+
+auto ImageFolder::open(std::uint64_t from) const -> std::unique_ptr<BlockReader> {
+    return std::make_unique<Reader>(shared_, from);
+  }
+
 auto ImageFolder::read(std::span<const std::uint64_t> ids) const -> Block {
     const std::uint64_t count = shared_->files().size();
     BlockBuilder builder{shared_->schema, shared_->options.height == 0 ? 0 : ids.size()};
@@ -17649,6 +21857,10 @@ auto ImageFolder::read(std::span<const std::uint64_t> ids) const -> Block {
     }
     return builder.build();
   }
+
+ImageFolder::Shared::Shared(InputFiles folders_, const ImageFolderOptions& options_) : folders(std::move(folders_)),
+          options(options_),
+          schema(std::make_shared<const Schema>(fields_of(options_))) {}
 
 auto ImageFolder::Shared::fields_of(const ImageFolderOptions& options) -> std::vector<Field> {
       const auto height = static_cast<std::int64_t>(options.height);
@@ -17717,6 +21929,8 @@ auto ImageFolder::Shared::add(BlockBuilder& builder, std::uint64_t id) -> void {
       writer.set(3, image.width);
     }
 
+ImageFolder::Reader::Reader(std::shared_ptr<Shared> shared, std::uint64_t from) : shared_(std::move(shared)), at_(std::min<std::uint64_t>(from, shared_->files().size())) {}
+
 auto ImageFolder::Reader::next(std::size_t most_rows) -> Block {
       constexpr std::size_t most_bytes = std::size_t{16} << 20;
       BlockBuilder builder{shared_->schema};
@@ -17747,10 +21961,14 @@ AgentRequest::AgentRequest(std::uint64_t number, std::vector<std::byte> request,
     }};
   }
 
+AgentRequest::~AgentRequest() { give_up(std::chrono::nanoseconds{0}); }
+
 auto AgentRequest::is_over() const -> bool {
     const std::lock_guard lock{work_->mutex};
     return work_->is_over;
   }
+
+auto AgentRequest::num_reads() const noexcept -> std::uint64_t { return work_->num_reads.load(); }
 
 auto AgentRequest::take_answer() -> std::vector<std::byte> {
     const std::lock_guard lock{work_->mutex};
@@ -17897,13 +22115,11 @@ GroupEvent decode_event(std::span<const std::byte> bytes, const GroupLayout& lay
   }
 }
 
-void fill_random(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
-    if (got < 0 && errno != EINTR) throw_system("random bytes from the kernel", errno);
-    if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
-  }
+bool is_signal(std::span<const std::byte> bytes) {
+  return !bytes.empty() && bytes.front() == std::byte{4};
 }
+
+ConstBytes text_bytes(std::string_view text) noexcept { return std::as_bytes(std::span{text}); }
 
 bool are_equal(ConstBytes one, ConstBytes other) noexcept {
   return one.size() == other.size() && CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
@@ -17919,6 +22135,8 @@ Hmac::Hmac(ConstBytes key) {
     check(context_ != nullptr && EVP_MAC_CTX_set_params(context_.get(), settings) == 1);
     set_key(key);
   }
+
+Hmac::Hmac(const Hmac& other) : context_(EVP_MAC_CTX_dup(other.context_.get())) { check(context_ != nullptr); }
 
 auto Hmac::with_key(ConstBytes key) const -> Hmac {
     Hmac other{*this};
@@ -17938,6 +22156,8 @@ auto Hmac::of(ConstBytes first, std::span<const ConstBytes> pieces) -> Digest {
     for (const ConstBytes piece : pieces) update(piece);
     return finish();
   }
+
+auto Hmac::Free::operator()(EVP_MAC_CTX* context) const noexcept -> void { EVP_MAC_CTX_free(context); }
 
 auto Hmac::check(bool went_well) -> void {
     if (!went_well) {
@@ -17962,6 +22182,12 @@ auto Hmac::finish() -> Digest {
     return digest;
   }
 
+auto Frame::text() const noexcept -> std::string_view {
+    return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+  }
+
+FrameCoder::FrameCoder(Hmac key) noexcept : key_(std::move(key)) {}
+
 auto FrameCoder::next(ConstBytes head, std::span<const ConstBytes> payload) -> std::array<std::byte, frame_code_bytes> {
     std::array<std::byte, sizeof number_ + frame_head_bytes> start;
     std::memcpy(start.data(), &number_, sizeof number_);
@@ -17972,6 +22198,8 @@ auto FrameCoder::next(ConstBytes head, std::span<const ConstBytes> payload) -> s
     std::copy_n(whole.begin(), code.size(), code.begin());
     return code;
   }
+
+FrameWriter::FrameWriter(Hmac key, std::size_t max_bytes) noexcept : coder_(std::move(key)), max_bytes_(max_bytes) {}
 
 auto FrameWriter::put(std::uint8_t type, std::initializer_list<ConstBytes> pieces) -> void {
     std::size_t size = 0;
@@ -17991,6 +22219,8 @@ auto FrameWriter::put(std::uint8_t type, std::initializer_list<ConstBytes> piece
     append(code);
   }
 
+auto FrameWriter::unsent() const noexcept -> ConstBytes { return ConstBytes{bytes_}.subspan(sent_); }
+
 auto FrameWriter::mark_sent(std::size_t num_bytes) -> void {
     sent_ += num_bytes;
     if (sent_ < bytes_.size()) return;
@@ -17999,6 +22229,10 @@ auto FrameWriter::mark_sent(std::size_t num_bytes) -> void {
     if (bytes_.capacity() > kept) bytes_ = {};  // one large frame must not hold its memory for ever
     bytes_.clear();
   }
+
+auto FrameWriter::append(ConstBytes piece) -> void { bytes_.insert(bytes_.end(), piece.begin(), piece.end()); }
+
+FrameReader::FrameReader(Hmac key, std::size_t max_bytes) noexcept : coder_(std::move(key)), max_bytes_(max_bytes) {}
 
 auto FrameReader::room() -> std::span<std::byte> {
     if (filled_ < frame_head_bytes) return std::span{head_}.subspan(filled_);
@@ -18063,6 +22297,12 @@ auto Opening::make(const Magic& magic) -> Opening {
     return opening;
   }
 
+auto Opening::bytes() const noexcept -> ConstBytes { return std::as_bytes(std::span{this, 1}); }
+
+auto Opening::has_ticket() const noexcept -> bool { return magic == by_ticket || magic == by_ticket_by_tls; }
+
+auto Opening::is_by_tls() const noexcept -> bool { return magic == at_length_by_tls || magic == by_ticket_by_tls; }
+
 auto Opening::complaint() const -> std::string {
     if (magic == at_length || has_ticket() || is_by_tls()) return {};
     if (!std::equal(magic.begin(), magic.end() - 1, at_length.begin())) return "it does not speak Railyard's protocol";
@@ -18070,8 +22310,20 @@ auto Opening::complaint() const -> std::string {
                    magic[7] - '0', at_length[7] - '0');
   }
 
+Transcript::Transcript(const Opening& client, const Opening& server, ConstBytes hello) noexcept : client_(client.bytes()), server_(server.bytes()), hello_(hello) {}
+
+auto Transcript::client_proof(const Hmac& secret) const -> Digest { return sign(secret, "railyard: the client's proof"); }
+
 auto Transcript::tls_key(const Hmac& secret) const -> Digest {
     return Hmac{secret}.of({text_bytes("railyard: the connection's TLS"), client_, server_});
+  }
+
+auto Transcript::client_key(const Hmac& secret) const -> Hmac { return key(secret, "railyard: the client's frames"); }
+
+auto Transcript::server_key(const Hmac& secret) const -> Hmac { return key(secret, "railyard: the server's frames"); }
+
+auto Transcript::sign(const Hmac& secret, std::string_view label) const -> Digest {
+    return Hmac{secret}.of({text_bytes(label), client_, server_, hello_});
   }
 
 auto Transcript::key(const Hmac& secret, std::string_view label) const -> Hmac {
@@ -18080,6 +22332,12 @@ auto Transcript::key(const Hmac& secret, std::string_view label) const -> Hmac {
     OPENSSL_cleanse(key.data(), key.size());
     return keyed;
   }
+
+ServerHandshake::ServerHandshake(const Hmac& secret, const Ticket& ticket) : secret_(&secret), ticket_(&ticket), input_(sizeof client_.magic) {}
+
+auto ServerHandshake::state() const noexcept -> State { return state_; }
+
+auto ServerHandshake::room() noexcept -> std::span<std::byte> { return std::span{input_}.subspan(filled_); }
 
 auto ServerHandshake::take(std::size_t num_bytes) -> ConstBytes {
     filled_ += num_bytes;
@@ -18101,6 +22359,8 @@ auto ServerHandshake::take_tls_key() -> std::optional<Digest> {
     if (!std::exchange(begins_tls_, false)) return std::nullopt;
     return Transcript{client_, server_, {}}.tls_key(*secret_);
   }
+
+auto ServerHandshake::is_untouched() const noexcept -> bool { return step_ == Step::magic && filled_ == 0; }
 
 auto ServerHandshake::keys() const -> SessionKeys {
     return {.outgoing = transcript().server_key(*secret_), .incoming = transcript().client_key(*secret_)};
@@ -18154,6 +22414,12 @@ auto ServerHandshake::take_hello() -> ConstBytes {
     state_ = State::proven;
     return {};
   }
+
+auto ServerHandshake::hello_bytes() const noexcept -> ConstBytes {
+    return ConstBytes{input_}.first(input_.size() - sizeof(Digest));
+  }
+
+auto ServerHandshake::transcript() const noexcept -> Transcript { return {client_, server_, hello_bytes()}; }
 
 std::string tls_misfit_text(std::string_view subject, bool is_by_tls, std::string_view other) {
   return compose(
@@ -18224,6 +22490,8 @@ auto TlsSession::shake_hands() noexcept -> State {
     return state_;
   }
 
+auto TlsSession::events() const noexcept -> short { return events_; }
+
 auto TlsSession::send(std::span<const std::byte> bytes) noexcept -> ssize_t {
     return transfer(bytes.empty(), EPIPE, [&](std::size_t& count) {
       const int result = SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &count);
@@ -18238,6 +22506,10 @@ auto TlsSession::receive(std::span<std::byte> bytes) noexcept -> ssize_t {
     return transfer(bytes.empty(), 0,
                     [&](std::size_t& count) { return SSL_read_ex(ssl_.get(), bytes.data(), bytes.size(), &count); });
   }
+
+auto TlsSession::has_received() const noexcept -> bool { return SSL_pending(ssl_.get()) > 0; }
+
+auto TlsSession::has_ended() const noexcept -> bool { return has_ended_ || error_ != 0; }
 
 auto TlsSession::check(bool went_well) -> void {
     if (!went_well) {
@@ -18368,12 +22640,24 @@ auto TlsSession::outcome(int result) noexcept -> int {
     return EBADMSG;
   }
 
+ConnectionError::ConnectionError(Cause cause, const std::string& message) : Error(message), cause_(cause) {}
+
+auto ConnectionError::cause() const noexcept -> Cause { return cause_; }
+
+Socket::Socket(Descriptor descriptor) noexcept : descriptor_(std::move(descriptor)) {}
+
 auto Socket::operator=(Socket&& other) noexcept -> Socket& {
     close();
     descriptor_ = std::move(other.descriptor_);
     tls_ = std::move(other.tls_);
     return *this;
   }
+
+Socket::~Socket() { close(); }
+
+auto Socket::fd() const noexcept -> int { return descriptor_.get(); }
+
+auto Socket::is_open() const noexcept -> bool { return descriptor_.is_open(); }
 
 auto Socket::send(std::span<const std::byte> bytes) const noexcept -> ssize_t {
     if (tls_) return tls_->send(bytes);
@@ -18384,6 +22668,22 @@ auto Socket::receive(std::span<std::byte> bytes) const noexcept -> ssize_t {
     if (tls_) return tls_->receive(bytes);
     return ::recv(fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   }
+
+auto Socket::encrypt(TlsRole role, const Digest& key, std::uint64_t bytes_per_key) -> void {
+    tls_ = std::make_unique<TlsSession>(fd(), role, key, bytes_per_key);
+  }
+
+auto Socket::shake_hands() const noexcept -> TlsSession::State {
+    return tls_ ? tls_->shake_hands() : TlsSession::State::ready;
+  }
+
+auto Socket::shaking_events() const noexcept -> short { return tls_ ? tls_->events() : short{0}; }
+
+auto Socket::shaking_trouble() const -> std::string { return tls_ ? std::string{tls_->trouble()} : std::string{}; }
+
+auto Socket::has_ended() const noexcept -> bool { return tls_ && tls_->has_ended(); }
+
+auto Socket::has_received() const noexcept -> bool { return tls_ && tls_->has_received(); }
 
 auto Socket::explain(int error) const -> std::string {
     if (error == EBADMSG && tls_) return compose("it was altered on its way (TLS: {})", tls_->trouble());
@@ -18414,6 +22714,10 @@ bool wait_for(int fd, short events, const Deadline& deadline) noexcept {
 std::string address_text(const std::string& host, int port) {
   return host.find(':') == std::string::npos ? compose("{}:{}", host, port) : compose("[{}]:{}", host, port);
 }
+
+auto SocketAddress::get() noexcept -> sockaddr* { return reinterpret_cast<sockaddr*>(&storage); }
+
+auto SocketAddress::get() const noexcept -> const sockaddr* { return reinterpret_cast<const sockaddr*>(&storage); }
 
 auto SocketAddress::of_peer(int fd) noexcept -> SocketAddress {
     SocketAddress address;
@@ -18447,6 +22751,10 @@ auto SocketAddress::text() const -> std::string {
     return name.empty() ? "a socket of this host" : address_text(name, port());
   }
 
+auto SocketAddress::is_internet() const noexcept -> bool {
+    return storage.ss_family == AF_INET || storage.ss_family == AF_INET6;
+  }
+
 AddressList resolve(const std::string& host, int port, int& status) {
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_STREAM;
@@ -18465,6 +22773,8 @@ void tune_connection(int fd, std::chrono::milliseconds lost_after) noexcept {
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 2);
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(lost_after.count()));
 }
+
+bool is_closed_by_peer(int error) noexcept { return error == ECONNRESET || error == EPIPE; }
 
 Socket listen_at(const std::string& host, int port) {
   return bind_at(host, port, [](int fd) { return ::listen(fd, SOMAXCONN); });
@@ -18514,6 +22824,22 @@ Socket try_connect(const std::string& host, int port, const Deadline& deadline,
   }
   return {};
 }
+
+SecureConnection::SecureConnection(Socket socket, SessionKeys keys, std::string peer, const ConnectionLimits& limits) : socket_(std::move(socket)),
+        writer_(std::move(keys.outgoing), limits.max_frame_bytes),
+        reader_(std::move(keys.incoming), limits.max_frame_bytes),
+        peer_(std::move(peer)),
+        lost_after_(limits.lost_after) {
+    tune_connection(socket_.fd(), limits.lost_after);
+  }
+
+auto SecureConnection::fd() const noexcept -> int { return socket_.fd(); }
+
+auto SecureConnection::has_received() const noexcept -> bool { return socket_.has_received(); }
+
+auto SecureConnection::post(std::uint8_t type, std::initializer_list<ConstBytes> pieces) -> void { writer_.put(type, pieces); }
+
+auto SecureConnection::unsent_bytes() const noexcept -> std::size_t { return writer_.unsent().size(); }
 
 auto SecureConnection::flush() -> bool {
     while (!writer_.unsent().empty()) {
@@ -18569,6 +22895,10 @@ auto SecureConnection::receive(const Deadline& deadline) -> std::optional<Frame>
       if (!wait_for(fd(), events, deadline)) return std::nullopt;
     }
   }
+
+auto SecureConnection::close() noexcept -> void { socket_.close(); }
+
+auto SecureConnection::forget_in_child() noexcept -> void { socket_.forget_in_child(); }
 
 auto SecureConnection::take(std::size_t num_bytes) -> std::optional<Frame> {
     try {
@@ -18631,6 +22961,8 @@ auto Connector::wait_at_random(std::chrono::nanoseconds pause) -> void {
     const timespec time = to_timespec(pause / 2 + pause * std::to_integer<int>(random[0]) / 512);
     ::clock_nanosleep(CLOCK_MONOTONIC, 0, &time, nullptr);
   }
+
+auto Connector::peer() const -> std::string { return compose("the leader at {} port {}", host_, port_); }
 
 auto Connector::open(Socket& socket) -> bool {
     if (ticket_) {
@@ -18741,6 +23073,23 @@ auto Connector::may_try_again(const Socket& socket, short events) const -> bool 
     return (errno == EAGAIN || errno == EWOULDBLOCK) && wait_for(socket.fd(), events, deadline_);
   }
 
+SecureConnection SecureConnection::connect(const std::string& host, int port, const Hmac& secret,
+                                                  const Hello& hello, const Deadline& deadline,
+                                                  const ConnectionLimits& limits, const std::optional<Ticket>& ticket) {
+  return Connector{host, port, secret, hello, deadline, limits, ticket}.connect();
+}
+
+Agent::Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit,
+        RequestHandler on_request, std::chrono::nanoseconds end_patience) : leader_(&leader),
+        body_(&body),
+        silence_limit_(silence_limit),
+        on_request_(std::move(on_request)),
+        end_patience_(end_patience) {}
+
+Agent::~Agent() { end(); }
+
+auto Agent::expect_word_within(std::chrono::nanoseconds time) -> void { first_word_ = Deadline::after(time); }
+
 auto Agent::num_steps() const -> std::uint64_t {
     std::uint64_t most = 0;
     for (int rank = 0; local_ && rank < num_workers_; ++rank) {
@@ -18766,6 +23115,10 @@ auto Agent::run() -> std::string {
     return std::move(*told);
   }
 
+auto Agent::say(News news, std::initializer_list<ConstBytes> pieces) -> void {
+    leader_->post(static_cast<std::uint8_t>(news), pieces);
+  }
+
 auto Agent::pass_on_events() -> void {
     const std::size_t unsent = leader_->unsent_bytes();
     const bool is_all_sent = leader_->flush();
@@ -18786,6 +23139,10 @@ auto Agent::pass_on_events() -> void {
       say(News::event, {encode_event(*event)});
       deadline = Deadline::after(std::chrono::nanoseconds{0});  // what there is goes first
     }
+  }
+
+auto Agent::show_pages() -> void {
+    if (Clock::now() >= next_pages_) show_pages_now();
   }
 
 auto Agent::show_pages_now() -> void {
@@ -18985,6 +23342,10 @@ auto Agent::end() noexcept -> void {
     end_request(end_patience_);
   }
 
+Event::Event() : descriptor_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "a descriptor for wake-ups")) {}
+
+auto Event::fd() const noexcept -> int { return descriptor_.get(); }
+
 auto Event::ring() const noexcept -> void {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(fd(), &one, sizeof one);
@@ -19010,6 +23371,10 @@ AgentLines::AgentLines(std::vector<std::optional<SecureConnection>> connections,
     thread_ = std::thread{[this] { run(); }};
   }
 
+AgentLines::AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
+             std::size_t chunk_bytes, std::chrono::nanoseconds answer_limit) : AgentLines({std::make_move_iterator(connections.begin()), std::make_move_iterator(connections.end())},
+                   silence_limit, {}, chunk_bytes, answer_limit) {}
+
 AgentLines::~AgentLines() {
     {
       const std::lock_guard lock{mutex_};
@@ -19018,6 +23383,8 @@ AgentLines::~AgentLines() {
     wake_.ring();
     thread_.join();
   }
+
+auto AgentLines::event_fd() const noexcept -> int { return news_.fd(); }
 
 auto AgentLines::peer(int process) const -> std::string {
     const std::lock_guard lock{mutex_};
@@ -19138,6 +23505,18 @@ auto AgentLines::num_losses(int process) const -> int {
     const std::lock_guard lock{mutex_};
     return line(process).num_losses;
   }
+
+auto AgentLines::num_processes() const noexcept -> int { return static_cast<int>(lines_.size()) + 1; }
+
+AgentLines::Line::Line(SecureConnection one) : connection(std::move(one)), peer(connection->peer()) {}
+
+AgentLines::Line::Line(std::string why) : peer(why), loss(std::move(why)), num_losses(1) {}
+
+auto AgentLines::Answer::is_over() const noexcept -> bool { return num_pieces == 0 || complaint; }
+
+auto AgentLines::line(int process) -> Line& { return lines_[static_cast<std::size_t>(process - 1)]; }
+
+auto AgentLines::line(int process) const -> const Line& { return lines_[static_cast<std::size_t>(process - 1)]; }
 
 auto AgentLines::expect(int process, std::uint64_t num_pieces) -> std::uint64_t {
     const std::lock_guard lock{mutex_};
@@ -19286,6 +23665,8 @@ auto NodeList::expand(std::string_view text) -> std::vector<std::string> {
     return std::move(list.names_);
   }
 
+NodeList::NodeList(std::string_view text) noexcept : text_(text) {}
+
 auto NodeList::add_item(std::string_view item) -> void {
     if (item.empty()) refuse("an item is empty");
     std::vector<std::string> names{""};
@@ -19394,6 +23775,12 @@ std::optional<Posting> read_posting(std::string_view text) {
   return posting;
 }
 
+WaitTeller::WaitTeller(std::string subject, Say say, std::chrono::nanoseconds interval) : subject_(std::move(subject)), say_(std::move(say)), interval_(interval), next_(Deadline::after(interval)) {}
+
+auto WaitTeller::say(std::string_view what) const -> void {
+    if (say_) say_(compose("{} {}", subject_, what));
+  }
+
 auto WaitTeller::start() -> void {
     began_ = Deadline::Clock::now();
     next_ = Deadline::after(interval_);
@@ -19407,6 +23794,12 @@ auto WaitTeller::look(std::string_view what, const Deadline& deadline) -> void {
       say_(compose("{} waits for {} ({} s of {})", subject_, what, waited.count(), deadline.budget_text()));
     }
   }
+
+auto Bulletin::end_read_when(std::function<bool()> is_over) -> void { is_over_ = std::move(is_over); }
+
+auto Bulletin::make_secret() const -> std::string { return random_secret(); }
+
+auto Bulletin::is_read_over() const -> bool { return is_over_ && is_over_(); }
 
 void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline) {
   throw Error{
@@ -19443,6 +23836,11 @@ std::filesystem::path make_local_folder(const std::optional<std::string>& runtim
   return folder;
 }
 
+FileBulletin::FileBulletin(std::filesystem::path folder, const std::string& name, WaitTeller teller,
+               std::chrono::nanoseconds time_to_go) : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)), time_to_go_(time_to_go) {}
+
+FileBulletin::~FileBulletin() { take_down(); }
+
 auto FileBulletin::post(const Posting& posting) -> void {
     check_folder();
     if (!posted_.is_open()) check_for_second_leader();
@@ -19477,6 +23875,8 @@ auto FileBulletin::read(const Deadline& deadline, const Posting* refused) -> Pos
       pause = std::min(pause * 2, last_pause);
     }
   }
+
+auto FileBulletin::where() const -> std::string { return path_.string(); }
 
 auto FileBulletin::look_up() const -> std::optional<Posted> {
     const int fd = ::open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -19522,13 +23922,23 @@ auto FileBulletin::check_folder() const -> void {
         ::geteuid(), folder_.string(), status.st_uid, status.st_mode & 07777U)};
   }
 
-auto FileBulletin::check_for_second_leader() const -> void {
-    const auto there = look_up();
-    if (!there || !there->posting || there->leader != Leader::alive) return;
+auto FileBulletin::check_for_second_leader() -> void {
+    const Deadline deadline = Deadline::after(time_to_go_);
+    teller_.start();
+    for (auto pause = first_pause;; pause = std::min(pause * 2, last_pause)) {
+      const auto there = look_up();
+      if (!there || !there->posting || there->leader != Leader::alive) return;
+      if (deadline.expired()) throw_second_leader(*there->posting);
+      teller_.look(compose("the end of another leader that holds {}", path_.string()), deadline);
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
+    }
+  }
+
+auto FileBulletin::throw_second_leader(const Posting& posting) const -> void {
     throw ConfigError{compose(
         "another leader of this job is alive on this host and listens at {}:{} (it has left {}): give each run a "
         "ScalingConfig::launch.job of its own",
-        there->posting->host, there->posting->port, path_.string())};
+        posting.host, posting.port, path_.string())};
   }
 
 auto FileBulletin::write(const Descriptor& file, std::string_view text) const -> void {
@@ -19558,6 +23968,10 @@ Environment process_environment() {
   };
 }
 
+LaunchVariables::LaunchVariables(const Environment& environment, std::string launcher) : environment_(environment), launcher_(std::move(launcher)) {}
+
+auto LaunchVariables::has(const std::string& name) const -> bool { return environment_(name).has_value(); }
+
 auto LaunchVariables::text(const std::string& name) -> std::string {
     const auto value = environment_(name);
     if (!value) return {};
@@ -19580,11 +23994,15 @@ auto LaunchVariables::number(const std::string& name, std::string_view remedy) -
                               remedy.empty() ? "see what else does, or set ScalingConfig::launch" : remedy)};
   }
 
+auto LaunchVariables::number_or(const std::string& name, int otherwise) -> int { return has(name) ? number(name) : otherwise; }
+
 auto LaunchVariables::port(const std::string& name) -> int {
     const int port = number(name);
     if (port >= 1 && port <= 65'535) return port;
     throw ConfigError{compose("{} is {}, which is no port: process 0 listens on one from 1 to 65535", name, port)};
   }
+
+auto LaunchVariables::port_or(const std::string& name, int otherwise) -> int { return has(name) ? port(name) : otherwise; }
 
 std::pair<std::string, int> split_address(std::string_view address, std::string_view field) {
   const std::size_t colon = address.rfind(':');
@@ -19599,6 +24017,10 @@ std::pair<std::string, int> split_address(std::string_view address, std::string_
                               field, address)};
   }
   return {std::string{host}, port};
+}
+
+std::string job_name(std::string_view launcher, std::string_view id) {
+  return id.empty() ? std::string{} : compose("{}-{}", launcher, id);
 }
 
 std::optional<Launch> find_torchrun(const Environment& environment) {
@@ -19623,6 +24045,10 @@ std::optional<Launch> find_torchrun(const Environment& environment) {
 void take_leader(LaunchVariables& variables, Launch& launch) {
   launch.leader_host = variables.text("MASTER_ADDR");
   if (!launch.leader_host.empty() && variables.has("MASTER_PORT")) launch.leader_port = variables.port("MASTER_PORT");
+}
+
+int find_pmi(const Environment& environment) {
+  return parse_count(environment("PMI_FD").value_or("")).value_or(-1);
 }
 
 bool has_pmix(const Environment& environment, const Launch& launch) {
@@ -19974,6 +24400,14 @@ auto KeyAgreement::agree(const Digest& other) const -> Digest {
     return common;
   }
 
+auto KeyAgreement::Free::operator()(EVP_PKEY* key) const noexcept -> void { EVP_PKEY_free(key); }
+
+auto KeyAgreement::raw(Digest& bytes) noexcept -> unsigned char* { return reinterpret_cast<unsigned char*>(bytes.data()); }
+
+auto KeyAgreement::raw(const Digest& bytes) noexcept -> const unsigned char* {
+    return reinterpret_cast<const unsigned char*>(bytes.data());
+  }
+
 auto KeyAgreement::check(bool went_well) -> void {
     if (!went_well) throw Error{"libcrypto cannot do X25519 here: see that OpenSSL 3 and its provider are installed"};
   }
@@ -19996,6 +24430,20 @@ LauncherMemory& launcher_memory() {
   static LauncherMemory memory;
   return memory;
 }
+
+LauncherBulletin::LauncherBulletin(const Launch& launch, std::unique_ptr<KeyValueSpace> space, std::string where, bool has_secret,
+                   WaitTeller teller, const Deadline& deadline, LauncherMemory& memory) : process_(launch.process),
+        num_processes_(launch.num_processes),
+        generation_(static_cast<std::uint32_t>(launch.restart)),
+        prefix_(compose("railyard-{}", launch.restart)),
+        space_(std::move(space)),
+        where_(std::move(where)),
+        has_secret_(has_secret),
+        teller_(std::move(teller)),
+        deadline_(deadline),
+        memory_(&memory) {
+    if (process_ == 0 && !memory_->reserved) memory_->reserved = reserve_port();
+  }
 
 auto LauncherBulletin::post(const Posting& posting) -> void {
     if (memory_->posting) return;
@@ -20024,8 +24472,24 @@ auto LauncherBulletin::read(const Deadline& deadline, const Posting* refused) ->
     return *memory_->posting;
   }
 
+auto LauncherBulletin::carries_secret() const -> bool {
+    return !has_secret_ && (!memory_->posting || !memory_->posting->secret.empty());
+  }
+
+auto LauncherBulletin::make_secret() const -> std::string {
+    return memory_->posting ? memory_->posting->secret : random_secret();
+  }
+
 auto LauncherBulletin::port_to_listen_on() const -> int {
     return memory_->reserved ? SocketAddress::of_self(memory_->reserved->fd()).port() : 0;
+  }
+
+auto LauncherBulletin::where() const -> std::string { return where_; }
+
+auto LauncherBulletin::key(std::string_view what) const -> std::string { return compose("{}-{}", prefix_, what); }
+
+auto LauncherBulletin::key(std::string_view what, int process) const -> std::string {
+    return compose("{}-{}-{}", prefix_, what, process);
   }
 
 auto LauncherBulletin::exchange(const Deadline& deadline) -> Posting {
@@ -20105,6 +24569,10 @@ auto LauncherBulletin::keep(const Posting& posting) -> void {
     memory_->posting = posting;
   }
 
+auto LauncherBulletin::fail(const std::string& what) const -> void {
+    throw Error{compose("{}: {} {}", teller_.subject(), where_, what)};
+  }
+
 bool is_mpi_library(std::string_view path) noexcept {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   return name.starts_with("libmpi.so") || name.starts_with("libmpi_") || name.starts_with("libmpich");
@@ -20123,6 +24591,8 @@ std::string loaded_mpi_library() {
   return found;
 }
 
+PmiLine::PmiLine(std::string text) : text_(std::move(text)) {}
+
 auto PmiLine::field(std::string_view name) const noexcept -> std::optional<std::string_view> {
     for (std::string_view rest = text_; !rest.empty();) {
       const std::string_view one = rest.substr(0, rest.find(' '));
@@ -20132,6 +24602,16 @@ auto PmiLine::field(std::string_view name) const noexcept -> std::optional<std::
       rest.remove_prefix(std::min(one.size() + 1, rest.size()));
     }
     return {};
+  }
+
+auto PmiLine::is(std::string_view command) const noexcept -> bool { return field("cmd") == command; }
+
+auto PmiLine::succeeded() const noexcept -> bool { return field("rc").value_or("0") == "0"; }
+
+auto PmiLine::beginning() const noexcept -> std::string_view { return std::string_view{text_}.substr(0, 100); }
+
+auto PmiLineReader::room() noexcept -> std::span<std::byte> {
+    return std::as_writable_bytes(std::span{buffer_}).subspan(filled_);
   }
 
 auto PmiLineReader::take(std::size_t count) -> std::optional<PmiLine> {
@@ -20172,9 +24652,13 @@ PmiSpace::PmiSpace(int fd, const Deadline& deadline) : fd_(fd) {
     if (name_.empty()) fail(compose(R"(gives no name of a space ("{}"))", line.beginning()));
   }
 
+PmiSpace::~PmiSpace() { leave(); }
+
 auto PmiSpace::put(const std::string& key, const std::string& value, const Deadline& deadline) -> void {
     check(ask(compose("cmd=put kvsname={} key={} value={}", name_, key, value), "put_result", deadline));
   }
+
+auto PmiSpace::come_to_fence(const Deadline& deadline) -> void { send("cmd=barrier_in", deadline); }
 
 auto PmiSpace::wait_at_fence(const Deadline& deadline) -> bool {
     const auto line = receive(deadline);
@@ -20273,6 +24757,8 @@ PmixSpace::PmixSpace(int process, const PmixFunctions& functions) : functions_(f
     throw SpaceError{
         compose("the launcher's PMIx calls this process {}, and its variables say {}", own_.rank, process)};
   }
+
+PmixSpace::~PmixSpace() { leave(); }
 
 auto PmixSpace::put(const std::string& key, const std::string& value, const Deadline&) -> void {
     std::string text = value;
@@ -20416,6 +24902,19 @@ auto TorchStore::receive(std::span<std::byte> bytes, const Deadline& deadline) -
     }
   }
 
+auto TorchStore::fail(const std::string& what) const -> void { throw Error{compose("{} {}", where_, what)}; }
+
+FixedBulletin::FixedBulletin(std::string host, int port) : host_(std::move(host)), port_(port) {}
+
+auto FixedBulletin::read(const Deadline&, const Posting*) -> Posting { return {.host = host_, .port = port_}; }
+
+auto FixedBulletin::where() const -> std::string { return compose("the fixed address {}:{}", host_, port_); }
+
+TorchBulletin::TorchBulletin(const Launch& launch, WaitTeller teller) : host_(launch.leader_host),
+        port_(launch.leader_port),
+        prefix_(launch.torch_store_prefix),
+        teller_(std::move(teller)) {}
+
 auto TorchBulletin::post(const Posting& posting) -> void {
     Posting without_secret = posting;
     without_secret.secret.clear();
@@ -20438,10 +24937,16 @@ auto TorchBulletin::read(const Deadline& deadline, const Posting* refused) -> Po
     }
   }
 
+auto TorchBulletin::where() const -> std::string { return compose("torchrun's store at {}:{}", host_, port_); }
+
 auto TorchBulletin::store(const Deadline& deadline) -> TorchStore& {
     if (!store_) store_.emplace(host_, port_, prefix_, deadline);
     return *store_;
   }
+
+bool is_loopback_name(std::string_view host) noexcept {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
 
 bool is_one_host(const Launch& launch) noexcept {
   return launch.num_local_processes == launch.num_processes || is_loopback_name(launch.leader_host);
@@ -20627,6 +25132,8 @@ LaunchedGroup::LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, Laun
     order_start(plan.briefing);
   }
 
+LaunchedGroup::~LaunchedGroup() { lines_->post_to_all(Order::kill); }
+
 auto LaunchedGroup::next(const Deadline& deadline) -> std::optional<GroupEvent> {
     while (true) {
       if (auto event = take_event()) return event;
@@ -20749,6 +25256,12 @@ auto LaunchedGroup::has_snapshots_of(int rank) const -> bool {
            (lines_->loss(process).empty() && lines_->num_losses(process) == num_losses_[index(process)]);
   }
 
+auto LaunchedGroup::process_of(int rank) const -> int { return place_of(rank).process; }
+
+auto LaunchedGroup::name_of_process(int process) const -> std::string {
+    return process == 0 ? "the process that leads" : lines_->peer(process);
+  }
+
 auto LaunchedGroup::send_request(int process,
                                                                      std::span<const std::byte> request) -> std::function<std::vector<std::byte>()> {
     return [lines = lines_, number = lines_->send_request(process, request)] {
@@ -20776,9 +25289,15 @@ auto LaunchedGroup::restart(int num_workers, std::string_view briefing) -> void 
     order_start(briefing);
   }
 
+auto LaunchedGroup::forks_to_restart() const -> bool { return local_->forks_to_restart(); }
+
 auto LaunchedGroup::lost_hosts() const -> std::string {
     return losses_of([this](int process) { return layout(process).num_workers > 0; });
   }
+
+auto LaunchedGroup::index(int number) noexcept -> std::size_t { return static_cast<std::size_t>(number); }
+
+auto LaunchedGroup::layout(int process) const -> const GroupLayout& { return layouts_[index(process)]; }
 
 auto LaunchedGroup::sent_layout(int process) const -> GroupLayout {
     GroupLayout one = layout(process);
@@ -20791,6 +25310,10 @@ auto LaunchedGroup::next_layouts(int num_workers) const -> std::vector<GroupLayo
     if (std::accumulate(workers.begin(), workers.end(), 0) < num_workers) return {};
     return lay_out(deal(std::move(workers), num_workers), members_->hosts);
   }
+
+auto LaunchedGroup::world_size() const noexcept -> int { return layouts_.front().world_size; }
+
+auto LaunchedGroup::num_processes() const noexcept -> int { return static_cast<int>(layouts_.size()); }
 
 auto LaunchedGroup::present_workers() const -> std::vector<int> {
     std::vector<int> workers = members_->workers;
@@ -20950,11 +25473,19 @@ auto StoreServer::handle(std::uint64_t session, const Frame& frame) -> std::vect
     }
   }
 
+auto StoreServer::forget(std::uint64_t session) -> void {
+    for (auto& [key, sessions] : waiting_) sessions.erase(session);
+  }
+
 auto StoreServer::clear() noexcept -> void {
     values_.clear();
     waiting_.clear();
     num_bytes_ = 0;
     waiting_bytes_ = 0;
+  }
+
+auto StoreServer::text_of(ConstBytes bytes) noexcept -> std::string_view {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
 auto StoreServer::set(std::uint64_t session, WireReader& reader, std::vector<StoreReply>& replies) -> void {
@@ -21007,6 +25538,8 @@ auto StoreServer::value_reply(std::uint64_t session, std::string_view key, std::
     writer.put_rest(text_bytes(value));
     return {.session = session, .type = StoreFrame::value, .payload = writer.bytes()};
   }
+
+NetworkStore::NetworkStore(NetworkStorePlace place, Hmac secret) : place_(std::move(place)), secret_(std::move(secret)) {}
 
 auto NetworkStore::set(std::string_view key, std::string_view value) -> void {
     check_size(key, value);
@@ -21103,6 +25636,8 @@ auto NetworkStore::ask(std::string_view key, Wanted& wanted) -> void {
     ++wanted.num_asked;
   }
 
+auto NetworkStore::patience() const -> Deadline { return Deadline::after(place_.patience); }
+
 auto NetworkStore::wait_for_answer(Lock& lock, const Deadline& deadline) -> void {
     if (wait_for_frames(lock, deadline)) return;
     throw ConnectionError{ConnectionError::Cause::failed,
@@ -21163,24 +25698,38 @@ auto NetworkStore::take(const Frame& frame) -> void {
     }
   }
 
+auto PairOpening::bytes() const noexcept -> ConstBytes { return std::as_bytes(std::span{this, 1}); }
+
+PairProofs::PairProofs(const Hmac& secret, std::string place) : secret_(secret), place_(std::move(place)) {}
+
 auto PairProofs::of(std::string_view label, const PairOpening& opening, ConstBytes nonce) const -> Digest {
     return Hmac{secret_}.of({text_bytes(label), opening.bytes(), nonce, text_bytes(place_)});
   }
+
+PairHandshake::PairHandshake(Socket socket, const PairProofs& proofs) : socket_(std::move(socket)), proofs_(&proofs) {}
+
+auto PairHandshake::take_socket() noexcept -> Socket { return std::move(socket_); }
 
 auto PairHandshake::events() const noexcept -> short {
     if (is_shaking_) return socket_.shaking_events();
     return said_ < to_say_.size() ? POLLOUT : POLLIN;
   }
 
+auto PairHandshake::say(ConstBytes bytes) -> void { to_say_.insert(to_say_.end(), bytes.begin(), bytes.end()); }
+
 auto PairHandshake::expect(std::size_t num_bytes) -> void {
     heard_.resize(num_bytes);
     num_heard_ = 0;
   }
 
+auto PairHandshake::heard() const noexcept -> ConstBytes { return heard_; }
+
 auto PairHandshake::fail(std::string why) -> State {
     trouble_ = std::move(why);
     return State::failed;
   }
+
+auto PairHandshake::begin_tls(TlsRole role) -> void { socket_.encrypt(role, proof(PairProofs::tls)); }
 
 auto PairHandshake::talk() -> State {
     const TlsSession::State tls = socket_.shake_hands();
@@ -21205,8 +25754,18 @@ auto PairHandshake::talk() -> State {
     return State::proven;
   }
 
+auto PairHandshake::proof(std::string_view label) const -> Digest { return proofs_->of(label, opening_, nonce_); }
+
+auto PairHandshake::is_proof(ConstBytes bytes, std::string_view label) const -> bool { return are_equal(bytes, proof(label)); }
+
+auto PairHandshake::would_block() noexcept -> bool { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
 auto PairHandshake::hung_up_text() const -> std::string {
     return said_ == 0 && num_heard_ == 0 ? "it has left without a word" : "it has left before its proof";
+  }
+
+PairListening::PairListening(Socket socket, const PairProofs& proofs, int rank, bool has_tls) : PairHandshake(std::move(socket), proofs), rank_(rank), has_tls_(has_tls) {
+    expect(sizeof opening_.magic);
   }
 
 auto PairListening::advance() -> State {
@@ -21244,6 +25803,8 @@ auto PairListening::advance() -> State {
     }
   }
 
+auto PairListening::is_misfit() const noexcept -> bool { return opening_.is_by_tls() != has_tls_; }
+
 PairCalling::PairCalling(Socket socket, const PairProofs& proofs, int from, int to, bool has_tls) : PairHandshake(std::move(socket), proofs) {
     if (has_tls) opening_.magic = PairOpening::by_tls;
     opening_.from = from;
@@ -21280,6 +25841,8 @@ auto PairCalling::advance() -> State {
     }
   }
 
+RefusalLog::RefusalLog(std::function<void(const std::string&)> tell) : tell_(std::move(tell)) {}
+
 auto RefusalLog::note(const std::string& line, Clock::time_point now) -> void {
     ++total_;
     if (now >= window_end_) begin_window(now);
@@ -21290,11 +25853,23 @@ auto RefusalLog::note(const std::string& line, Clock::time_point now) -> void {
     }
   }
 
+auto RefusalLog::tell_rest(Clock::time_point now) -> void {
+    if (untold_ > 0 && now >= window_end_) begin_window(now);
+  }
+
+auto RefusalLog::due() const noexcept -> Clock::time_point { return untold_ > 0 ? window_end_ : Clock::time_point::max(); }
+
 auto RefusalLog::begin_window(Clock::time_point now) -> void {
     window_end_ = now + std::chrono::seconds{1};
     in_window_ = 0;
     const std::uint64_t untold = std::exchange(untold_, 0);
     if (untold > 0 && tell_) tell_(compose("refused {} more connections in the second before", untold));
+  }
+
+SocketRankLine::SocketRankLine(Socket socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
+
+auto SocketRankLine::send(const std::byte* bytes, std::size_t size) -> std::size_t {
+    return counted(socket_.send({bytes, size}), "sending");
   }
 
 auto SocketRankLine::receive(std::byte* bytes, std::size_t size) -> std::size_t {
@@ -21304,6 +25879,10 @@ auto SocketRankLine::receive(std::byte* bytes, std::size_t size) -> std::size_t 
     }
     return counted(got, "receiving");
   }
+
+auto SocketRankLine::fd() const noexcept -> int { return socket_.fd(); }
+
+auto SocketRankLine::hang_up() noexcept -> void { ::shutdown(socket_.fd(), SHUT_RDWR); }
 
 auto SocketRankLine::counted(ssize_t count, std::string_view doing) const -> std::size_t {
     if (count >= 0) return static_cast<std::size_t>(count);
@@ -21361,6 +25940,10 @@ RankMeeting::Call::Call(int to, const std::string& place, const Hmac& secret) : 
       }
     }
 
+auto RankMeeting::Call::address() const -> std::string { return address_text(host, port); }
+
+RankMeeting::HalfOpen::HalfOpen(Socket socket, const PairProofs& proofs, int rank, bool has_tls) : address(SocketAddress::of_peer(socket.fd()).text()), handshake(std::move(socket), proofs, rank, has_tls) {}
+
 auto RankMeeting::advance_calls() -> void {
     for (auto call = calls_.begin(); call != calls_.end();) call = advance(*call) ? calls_.erase(call) : ++call;
   }
@@ -21413,6 +25996,10 @@ auto RankMeeting::begin(Call& call) -> void {
     }
   }
 
+auto RankMeeting::fd_of(const Call& call) noexcept -> int {
+    return call.handshake ? call.handshake->socket().fd() : call.connecting.fd();
+  }
+
 auto RankMeeting::give_up(Call& call, std::string cause) const -> bool {
     call.cause = std::move(cause);
     call.handshake.reset();
@@ -21461,6 +26048,8 @@ auto RankMeeting::accept_some() -> void {
       }
     }
   }
+
+auto RankMeeting::max_half_open() const noexcept -> std::size_t { return limits_.max_half_open + lines_.size(); }
 
 auto RankMeeting::is_crowded() const -> bool {
     return half_open_.size() >= max_half_open() && Clock::now() - half_open_.front().since < safe_age;
@@ -21525,6 +26114,8 @@ auto RankMeeting::throw_late() const -> void {
         missing, rank_, place_, deadline_.budget_text(), last_refusal_.empty() ? "" : " (" + last_refusal_ + ")")};
   }
 
+SecretConnector::SecretConnector(const Hmac& secret, const std::string& run, Tell tell, RankLineLimits limits) : key_(derive(secret, run)), tell_(std::move(tell)), limits_(limits) {}
+
 auto SecretConnector::connect(const World& world, Store& store,
                                                                const std::string& group, const std::string& host,
                                                                const Deadline& deadline) -> std::vector<std::unique_ptr<RankLine>> {
@@ -21537,6 +26128,41 @@ auto SecretConnector::derive(const Hmac& secret, const std::string& run) -> Hmac
     OPENSSL_cleanse(key.data(), key.size());
     return keyed;
   }
+
+LaunchedLink::LaunchedLink(WorkerLink& own, const NetworkStorePlace& place, const Hmac& secret, const std::string& address) : LaunchedLink(own, WireReader{own.briefing()}, place, secret, address) {}
+
+auto LaunchedLink::page() noexcept -> WorkerPage& { return own_->page(); }
+
+auto LaunchedLink::briefing() const noexcept -> std::string_view {
+    return own_->briefing().substr(sizeof(GroupLayout));
+  }
+
+auto LaunchedLink::take_snapshot(std::size_t size_bytes, SnapshotKind kind) -> Snapshot {
+    return own_->take_snapshot(size_bytes, kind);
+  }
+
+auto LaunchedLink::snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept -> std::size_t {
+    return own_->snapshot_memory(kind, size_bytes);
+  }
+
+auto LaunchedLink::drop_snapshot(int slot) noexcept -> void { own_->drop_snapshot(slot); }
+
+auto LaunchedLink::await_snapshot(int slot) -> void { own_->await_snapshot(slot); }
+
+auto LaunchedLink::held_snapshot(int rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
+    return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
+  }
+
+auto LaunchedLink::sees_snapshots_of(int rank) const noexcept -> bool {
+    return rank >= first_rank_ && rank - first_rank_ < own_->world().size;
+  }
+
+auto LaunchedLink::post(std::span<const std::byte> message) -> void { own_->post(message); }
+
+auto LaunchedLink::on_abort(std::function<void(std::string_view)> handler) -> void { own_->on_abort(std::move(handler)); }
+
+LaunchedLink::LaunchedLink(WorkerLink& own, WireReader briefing, const NetworkStorePlace& place, const Hmac& secret,
+               const std::string& address) : LaunchedLink(own, briefing.take<GroupLayout>(), place, secret, address) {}
 
 LaunchedLink::LaunchedLink(WorkerLink& own, const GroupLayout& layout, const NetworkStorePlace& place, const Hmac& secret,
                const std::string& address) : own_(&own),
@@ -21588,6 +26214,12 @@ Listener::~Listener() {
     wake_.ring();
     thread_.join();
   }
+
+auto Listener::host() const -> std::string { return SocketAddress::of_self(socket_.fd()).host(); }
+
+auto Listener::port() const -> int { return SocketAddress::of_self(socket_.fd()).port(); }
+
+auto Listener::agents_fd() const noexcept -> int { return agents_event_.fd(); }
 
 auto Listener::take_agent(const Deadline& deadline) -> std::optional<AgentConnection> {
     while (wait_for(agents_event_.fd(), POLLIN, deadline)) {
@@ -21708,6 +26340,8 @@ auto Listener::is_crowded() -> bool {
     return true;
   }
 
+auto Listener::oldest_age() const -> Clock::duration { return Clock::now() - half_open_.begin()->second.since; }
+
 auto Listener::take_in(Socket socket) -> void {
     const std::uint64_t id = next_id_++;
     tune_connection(socket.fd(), options_.limits.lost_after);
@@ -21827,6 +26461,10 @@ auto Listener::deliver(const std::vector<StoreReply>& replies) -> void {
       unsent_.insert(reply.session);
       if (found->second.connection.unsent_bytes() > little) send_to(reply.session);
     }
+  }
+
+auto Listener::send_all() -> void {
+    for (const std::uint64_t id : std::exchange(unsent_, {})) send_to(id);
   }
 
 auto Listener::send_to(std::uint64_t id) -> void {
@@ -22029,6 +26667,10 @@ auto Launched::join(const JoinPlan& plan) -> void {
     }
   }
 
+auto Launched::num_workers() const noexcept -> int {
+    return std::accumulate(members_.workers.begin(), members_.workers.end(), 0);
+  }
+
 auto Launched::room() -> int {
     if (!lines_) return num_workers();
     if (plan_.is_elastic) let_in();
@@ -22052,7 +26694,7 @@ auto Launched::start(const GroupPlan& plan, const WorkerBody& body) -> std::uniq
     detail::check_devices(members_);
     detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
-        plan, body_of(body), members_, *lines_, first_generation_,
+        plan, body_of(body), members_, *lines_, first_generation_++,  // another where a start was given up
         [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
   }
 
@@ -22065,6 +26707,8 @@ auto Launched::note(std::string_view text) -> void {
     noted_ = text;
     if (lines_) lines_->post_to_all(detail::Order::note, detail::text_bytes(text));
   }
+
+auto Launched::hear() -> std::string { return follow({}); }
 
 auto Launched::follow(const WorkerBody& body) -> std::string {
     const WorkerBody own = body ? body_of(body) : body;
@@ -22149,6 +26793,16 @@ auto Launched::comes_back() -> bool {
     return false;
   }
 
+auto Launched::slot_of(int process) const noexcept -> int {
+    return process == leading_ ? 0 : process == 0 ? leading_ : process;
+  }
+
+auto Launched::slot_of_other(int process) const noexcept -> int {
+    return process >= 0 && process < num_processes() ? slot_of(process) : 0;
+  }
+
+auto Launched::index(int process) noexcept -> std::size_t { return static_cast<std::size_t>(process); }
+
 auto Launched::own_workers() const -> int {
     if (plan_.is_elastic && plan_.num_workers < launch_.num_processes) {
       throw ConfigError{detail::compose(
@@ -22163,6 +26817,10 @@ auto Launched::own_workers() const -> int {
     const bool says_launcher = launch_.workers_per_process > 0 && plan_.num_workers == 1;
     return says_launcher ? launch_.workers_per_process : plan_.num_workers;
   }
+
+auto Launched::is_one_host() const -> bool { return detail::is_one_host(launch_); }
+
+auto Launched::limits() const -> detail::ConnectionLimits { return {.has_tls = has_tls_}; }
 
 auto Launched::body_of(const WorkerBody& body) const -> WorkerBody {
     return [body, place = place_, secret = *secret_, address = address_](WorkerLink& own) {
@@ -22364,6 +27022,10 @@ auto Launched::lead_those_there() -> void {
     });
   }
 
+auto Launched::say(const std::string& line) const -> void {
+    if (plan_.say) plan_.say(line);
+  }
+
 auto Launched::find_leader(detail::Bulletin& bulletin, const Deadline& deadline) -> void {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
@@ -22423,14 +27085,38 @@ GlooStore::GlooStore(railyard::Store& store, std::string prefix, int size, const
     store.expect(keys);
   }
 
+auto GlooStore::set(const std::string& key, const std::vector<char>& data) -> void {
+    store_->set(prefix_ + key, std::string_view{data.data(), data.size()});
+  }
+
 auto GlooStore::get(const std::string& key) -> std::vector<char> {
     const auto value = store_->get(prefix_ + key, deadline_);
     if (!value) throw Error{compose("{} was not there in {}", prefix_ + key, deadline_.budget_text())};
     return {value->begin(), value->end()};
   }
 
+auto GlooStore::wait(const std::vector<std::string>& keys) -> void {
+    for (const auto& key : keys) static_cast<void>(get(key));
+  }
+
+auto GlooStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& /*timeout*/) -> void { wait(keys); }
+
 GlooEvent::GlooEvent(gloo::transport::tcp::Device& device, int descriptor) : device_(&device), descriptor_(descriptor) {
     if (descriptor < 0) throw Error{compose("no descriptor for a gloo device: {}", std::strerror(errno))};
+  }
+
+GlooEvent::~GlooEvent() { ::close(descriptor_); }
+
+auto GlooEvent::handleEvents(int /*events*/) -> void { handle(); }
+
+auto GlooEvent::handleEvents(gloo::transport::tcp::Loop& /*loop*/, int /*events*/) -> void { handle(); }
+
+auto GlooEvent::watch() -> void { device_->registerDescriptor(descriptor_, EPOLLIN, this); }
+
+auto GlooEvent::unwatch() -> void { device_->unregisterDescriptor(descriptor_, this); }
+
+GlooTicker::GlooTicker(gloo::transport::tcp::Device& device) : GlooEvent(device, ::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    watch();
   }
 
 GlooTicker::~GlooTicker() {
@@ -22454,6 +27140,12 @@ auto GlooTicker::handle() -> void {
       std::this_thread::sleep_for(std::chrono::microseconds{200});  // somebody is late: leave the core to them
     }
   }
+
+GlooAlarm::GlooAlarm(gloo::transport::tcp::Device& device) : GlooEvent(device, ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+    watch();
+  }
+
+GlooAlarm::~GlooAlarm() { unwatch(); }
 
 auto GlooAlarm::set(Deadline::Clock::time_point when) -> void {
     const auto since_boot = std::max<std::chrono::nanoseconds>(when.time_since_epoch(), std::chrono::nanoseconds{1});
@@ -22506,10 +27198,26 @@ void check_gloo_file(std::string_view file) {
   }
 }
 
-void check_gloo_is_own(const void* address) {
-  Dl_info info{};
-  if (address != nullptr && ::dladdr(address, &info) != 0 && info.dli_fname != nullptr) check_gloo_file(info.dli_fname);
+std::string_view library_of(const void* address) noexcept {
+  struct Search {
+    std::uintptr_t address;
+    const char* file = "";
+  } search{.address = reinterpret_cast<std::uintptr_t>(address)};
+  const auto look_at = [](dl_phdr_info* library, std::size_t /*size*/, void* data) {
+    auto& wanted = *static_cast<Search*>(data);
+    for (std::size_t at = 0; at < library->dlpi_phnum; ++at) {
+      const auto& part = library->dlpi_phdr[at];
+      if (part.p_type != PT_LOAD || wanted.address - library->dlpi_addr - part.p_vaddr >= part.p_memsz) continue;
+      if (library->dlpi_name != nullptr) wanted.file = library->dlpi_name;
+      return 1;
+    }
+    return 0;
+  };
+  ::dl_iterate_phdr(look_at, &search);
+  return search.file;
 }
+
+void check_gloo_is_own(const void* address) { check_gloo_file(library_of(address)); }
 
 HostAddress own_address(const std::string& host, std::string_view field) {
   addrinfo wanted{};
@@ -22575,6 +27283,11 @@ GlooLines::~GlooLines() {
     }
   }
 
+auto GlooLines::start(const void* from, std::size_t from_bytes, void* to,
+                                                std::size_t to_bytes) -> std::unique_ptr<Transfer> {
+    return std::make_unique<GlooTransfer>(*this, from, from_bytes, to, to_bytes);
+  }
+
 auto GlooLines::is_closed(int rank) -> bool {
     auto& canary = *canaries_[static_cast<std::size_t>(rank)];
     try {
@@ -22627,12 +27340,22 @@ auto GlooLines::timeout(const Deadline& deadline) -> Milliseconds {
     return left >= longest ? longest : std::chrono::ceil<Milliseconds>(left) + std::chrono::seconds{5};
   }
 
+auto GlooLines::set_alarm(Time when) -> void {
+    if (std::exchange(alarm_time_, when) != when) alarm_->set(when);
+  }
+
 auto GlooLines::post_canaries(const World& world) -> void {
     for (int rank = 0; rank < world.size; ++rank) {
       canaries_.push_back(context_->createUnboundBuffer(&canary_byte_, 1));
       if (rank != world.rank) canaries_.back()->recv(rank, canary_slot);
     }
   }
+
+ProvenLine::ProvenLine(std::unique_ptr<RankLine> line) : line_(std::move(line)) {}
+
+auto ProvenLine::fd() const noexcept -> int { return line_->fd(); }
+
+auto ProvenLine::hang_up() noexcept -> void { line_->hang_up(); }
 
 auto ProvenLine::send(std::uint64_t slot, const std::byte* from, std::size_t size_bytes) -> void {
     outgoing_.push_back({.head = {.kind = Head::data, .slot = slot}, .from = from, .size_bytes = size_bytes});
@@ -22667,6 +27390,12 @@ auto ProvenLine::is_closed() const noexcept -> bool {
     return ::poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
   }
 
+auto ProvenLine::has_to_send() const noexcept -> bool {
+    return sent_ < packed_.size() || rest_bytes_ > 0 || !outgoing_.empty();
+  }
+
+auto ProvenLine::wants_bytes() const noexcept -> bool { return !incoming_.empty() || !awaited_.empty(); }
+
 auto ProvenLine::send_some() -> void {
     while (has_to_send()) {
       if (sent_ < packed_.size()) {
@@ -22699,6 +27428,8 @@ auto ProvenLine::pack() -> void {
       outgoing_.pop_front();
     }
   }
+
+auto ProvenLine::append(const std::byte* bytes, std::size_t size) -> void { packed_.insert(packed_.end(), bytes, bytes + size); }
 
 auto ProvenLine::take_some() -> bool {
     if (!incoming_.empty() && incoming_.front().has_begun) return take_payload();
@@ -22759,6 +27490,24 @@ auto ProvenLines::start(const void* from, std::size_t /*from_bytes*/, void* to,
     return std::make_unique<ProvenTransfer>(*this, static_cast<const std::byte*>(from), static_cast<std::byte*>(to));
   }
 
+auto ProvenLines::is_closed(int rank) -> bool { return line(rank).is_closed(); }
+
+auto ProvenLines::close() noexcept -> void {
+    for (const auto& line : lines_) {
+      if (line) line->hang_up();
+    }
+  }
+
+ProvenLines::ProvenTransfer::ProvenTransfer(ProvenLines& lines, const std::byte* from, std::byte* to) : lines_(&lines), from_(from), to_(to) {}
+
+auto ProvenLines::ProvenTransfer::send(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) -> void {
+      busy(peer).send(slot, from_ + offset, size_bytes);
+    }
+
+auto ProvenLines::ProvenTransfer::receive(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) -> void {
+      busy(peer).receive(slot, to_ + offset, size_bytes);
+    }
+
 auto ProvenLines::ProvenTransfer::wait(Time wake, const Deadline& /*deadline*/) -> bool {
       while (true) {
         busy_.erase(std::remove_if(busy_.begin(), busy_.end(), [](ProvenLine* line) { return line->advance(); }),
@@ -22778,6 +27527,8 @@ auto ProvenLines::ProvenTransfer::busy(int peer) -> ProvenLine& {
       if (std::find(busy_.begin(), busy_.end(), &line) == busy_.end()) busy_.push_back(&line);
       return line;
     }
+
+auto ProvenLines::line(int rank) -> ProvenLine& { return *lines_[static_cast<std::size_t>(rank)]; }
 
 auto Scratch::take(std::size_t size_bytes) -> std::byte* {
     if (size_bytes_ < size_bytes) {
@@ -22899,6 +27650,10 @@ auto GlooTcp::abort(std::string_view reason) noexcept -> void {
     }
   }
 
+GlooTcp::ResetAtEnd::~ResetAtEnd() { pointer = nullptr; }
+
+auto GlooTcp::scratch(std::size_t size_bytes) -> std::byte* { return scratch_.take(size_bytes); }
+
 GlooTcp::Step::Step(GlooTcp& gloo, std::uint64_t slot, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes) : gloo_(&gloo), slot_(slot) {
       if (gloo.lines_) transfer_ = gloo.lines_->start(from, from_bytes, to, to_bytes);
     }
@@ -22915,10 +27670,16 @@ auto GlooTcp::Step::receive(int peer, std::size_t offset, std::size_t size_bytes
       });
     }
 
+auto GlooTcp::Step::finish() -> void {
+      if (transfer_) gloo_->await(*transfer_);
+    }
+
 auto GlooTcp::step(const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes) -> Step {
     running_->slot = detail::mix(running_->slot, 1);
     return {*this, running_->slot, from, from_bytes, to, to_bytes};
   }
+
+GlooTcp::GlooTcp(const World& world) : world_(world) {}
 
 GlooTcp::GlooTcp(const Options& options, const World& world, Store& store, const std::string& prefix, const Deadline& deadline) : world_(world),
         sent_(detail::index_of(world.size)),
@@ -22933,6 +27694,8 @@ GlooTcp::GlooTcp(const Options& options, const World& world, Store& store, const
       lines_ = std::make_unique<detail::GlooLines>(address, world, store, prefix, deadline);
     }
   }
+
+auto GlooTcp::arguments() const noexcept -> detail::Arguments { return {world_, device_kind}; }
 
 auto GlooTcp::number(Running& running) -> void {
     const detail::Signature& signature = running.signature;
@@ -23038,9 +27801,15 @@ auto GlooTcp::has_seen_a_notice() -> bool {
     return false;
   }
 
+auto GlooTcp::is_closed(int rank) -> bool { return lines_->is_closed(rank); }
+
 auto GlooTcp::post(const detail::Notice& notice) noexcept -> void {
     const std::lock_guard lock{post_mutex_};
     if (notices_) notices_->post(notice);
+  }
+
+auto GlooTcp::close_connections() noexcept -> void {
+    if (lines_) lines_->close();
   }
 
 auto GlooTcp::throw_if_lost(const detail::Signature& signature) -> void {
@@ -23053,6 +27822,8 @@ auto GlooTcp::throw_failure(const std::string& operation, const detail::Verdict&
                           compose("{}: {}{}", detail::place_text(operation, world_.rank, world_.size),
                                   is_later ? "the group was lost before: " : "", verdict.text)};
   }
+
+Losses::Losses(Store& store, std::string prefix, int rank) : store_(&store), prefix_(std::move(prefix)), rank_(rank) {}
 
 auto Losses::post(const Verdict& verdict) noexcept -> void {
     try {
@@ -23095,6 +27866,12 @@ auto Losses::ask(int rank, const Deadline& deadline) -> std::optional<Verdict> {
     return verdict;
   }
 
+auto Losses::key(int rank) const -> std::string { return stage_key(prefix_, "lost", rank); }
+
+PrefixStore::PrefixStore(Store& store, std::string prefix) : store_(&store), prefix_(std::move(prefix)) {}
+
+auto PrefixStore::set(std::string_view key, std::string_view value) -> void { store_->set(prefix_ + std::string{key}, value); }
+
 auto PrefixStore::get(std::string_view key, const Deadline& deadline) -> std::optional<std::string> {
     const std::string whole = prefix_ + std::string{key};
     while (true) {
@@ -23111,6 +27888,12 @@ auto PrefixStore::expect(const std::vector<std::string>& keys) -> void {
     for (const std::string& key : keys) whole.push_back(prefix_ + key);
     store_->expect(whole);
   }
+
+auto PrefixStore::take_memory() -> Descriptor { return store_->take_memory(); }
+
+auto PrefixStore::joins_threads() const noexcept -> bool { return store_->joins_threads(); }
+
+auto PrefixStore::give_up() noexcept -> void { is_given_up_.store(true); }
 
 auto GlooHosts::fits(const World& world, Store& store, const Deadline& deadline) -> bool {
     if (world.size == 1) return false;
@@ -23155,6 +27938,8 @@ auto GlooHosts::connect(const std::string& host, const World& world, Store& stor
     hosts->lane_.emplace(*hosts, *hosts->inner_->host_memory(), *hosts->outer_, true);
     return hosts;
   }
+
+auto GlooHosts::host_memory() noexcept -> HostMemory& { return *lane_; }
 
 auto GlooHosts::all_reduce(Buffer data, ReduceOp op, const Call& call) -> FinishedWork {
     enter(arguments().all_reduce(data, op));
@@ -23240,15 +28025,41 @@ auto GlooHosts::abort(std::string_view reason) noexcept -> void {
     }
   }
 
+GlooHosts::Lane::Lane(GlooHosts& hosts, HostMemory& inner, GlooTcp& outer, bool has_side) : hosts_(&hosts), inner_(&inner), outer_(&outer), has_side_(has_side) {}
+
+auto GlooHosts::Lane::rank() const noexcept -> int { return hosts_->world_.local_rank; }
+
+auto GlooHosts::Lane::size() const noexcept -> int { return hosts_->world_.local_size; }
+
+auto GlooHosts::Lane::host() const noexcept -> int { return hosts_->world_.node; }
+
+auto GlooHosts::Lane::num_hosts() const noexcept -> int { return hosts_->world_.num_nodes; }
+
 auto GlooHosts::Lane::begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) -> void {
       signature_.root = static_cast<std::int32_t>(purpose);
       hosts_->throw_if_lost(signature_);
       within([&] { inner_->begin(purpose, record, num_steps, deadline); });
     }
 
+auto GlooHosts::Lane::add_step() noexcept -> void { inner_->add_step(); }
+
 auto GlooHosts::Lane::step(std::span<const std::byte> record) -> void {
       within([&] { inner_->step(record); });
     }
+
+auto GlooHosts::Lane::rest() noexcept -> void { inner_->rest(); }
+
+auto GlooHosts::Lane::record_of(int rank) const -> std::span<const std::byte> { return inner_->record_of(rank); }
+
+auto GlooHosts::Lane::place_of(const void* memory) const noexcept -> std::uint64_t {
+      return inner_->place_of(memory);
+    }
+
+auto GlooHosts::Lane::at(int rank, std::uint64_t place) const noexcept -> std::byte* {
+      return inner_->at(rank, place);
+    }
+
+auto GlooHosts::Lane::heap() const noexcept -> const std::shared_ptr<Heap>& { return inner_->heap(); }
 
 auto GlooHosts::Lane::add_between_hosts(const Buffer& data, const Deadline& deadline) -> void {
       hosts_->guarded(hosts_->own_line(), signature_,
@@ -23259,6 +28070,16 @@ auto GlooHosts::Lane::begin_between_hosts(const Buffer& data, const Deadline& de
       const BlockSignals no_signals{deferrable_signals()};
       return std::async(std::launch::async, [this, data, deadline] { add_between_hosts(data, deadline); });
     }
+
+auto GlooHosts::Lane::side(const Deadline& deadline) -> HostMemory* {
+      return has_side_ ? &hosts_->connect_side(deadline) : nullptr;
+    }
+
+auto GlooHosts::Lane::abort(std::string_view reason) noexcept -> void { hosts_->abort(reason); }
+
+auto GlooHosts::Lane::withdraw() noexcept -> void { inner_->withdraw(); }
+
+auto GlooHosts::Parts::scratch(std::size_t size_bytes) -> std::byte* { return hosts.scratch(size_bytes); }
 
 auto GlooHosts::Parts::add_within(const Buffer& whole, const Buffer& own) -> void {
       hosts.within([&] { hosts.inner_->reduce_scatter(whole, own, op, call); });
@@ -23280,6 +28101,27 @@ auto GlooHosts::Parts::all_reduce_across(const Buffer& data) -> void {
       hosts.across([&] { hosts.outer_->all_reduce(data, op, call); });
     }
 
+GlooHosts::GlooHosts(std::string host, const World& world, Store& store, const std::string& prefix) : host_(std::move(host)),
+        world_(world),
+        inner_store_(store, compose("node {}/", world.node)),
+        outer_store_(store, compose("line {}/", world.local_rank)),
+        mesh_store_(store, "mesh/"),
+        losses_(store, prefix, world.rank) {}
+
+auto GlooHosts::bytes_of(const ConstBuffer& buffer) noexcept -> const std::byte* {
+    return static_cast<const std::byte*>(buffer.data);
+  }
+
+auto GlooHosts::copy(std::byte* to, const std::byte* from, std::size_t size_bytes) noexcept -> void {
+    if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+  }
+
+auto GlooHosts::arguments() const noexcept -> Arguments { return {world_, DeviceKind::cpu}; }
+
+auto GlooHosts::node_of(int rank) const noexcept -> int { return rank / world_.local_size; }
+
+auto GlooHosts::local_rank_of(int rank) const noexcept -> int { return rank % world_.local_size; }
+
 auto GlooHosts::inner_world() const -> World {
     World world = world_;
     world.rank = world.local_rank;
@@ -23297,6 +28139,8 @@ auto GlooHosts::outer_world() const -> World {
     world.local_size = 1;
     return world;
   }
+
+auto GlooHosts::scratch(std::size_t size_bytes) -> std::byte* { return scratch_.take(size_bytes); }
 
 auto GlooHosts::gather_everywhere(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) -> void {
     std::vector<std::size_t> of_line;
@@ -23342,6 +28186,12 @@ auto GlooHosts::throw_if_lost(const Signature& signature) -> void {
     if (failure_) throw_failure(*failure_, signature, "the group was lost before: ");
   }
 
+auto GlooHosts::own_host() const noexcept -> Part {
+    return {.first = world_.node * world_.local_size, .is_within_host = true};
+  }
+
+auto GlooHosts::own_line() const noexcept -> Part { return {.first = world_.local_rank, .stride = world_.local_size}; }
+
 auto GlooHosts::verdict_of(const Part& part, const CollectiveError& error) const -> Verdict {
     std::vector<int> blamed;
     for (const int rank : error.blamed()) blamed.push_back(part.first + rank * part.stride);
@@ -23362,6 +28212,8 @@ auto GlooHosts::hosts_text(const std::vector<int>& blamed) const -> std::string 
     for (const int node : nodes) hosts.push_back(host_text(node));
     return joined(hosts, " and ");
   }
+
+auto GlooHosts::host_text(int node) const -> std::string { return compose("host {} ({})", node, names_[index_of(node)]); }
 
 auto GlooHosts::lose(const Verdict& verdict) -> Verdict {
     {
@@ -23410,10 +28262,11 @@ auto Gloo::connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline) -> std::unique_ptr<Gloo> {
     detail::check_world(world);
     const std::string host = host_of(options, world);
-    check({.host = host});
     const bool is_one_host = world.local_size == world.size;
     const bool is_automatic = options.transport == GlooTransport::automatic;
-    if (is_automatic && is_one_host) {
+    const bool may_share = is_automatic && is_one_host;
+    if (!may_share || !options.host.empty()) check({.host = host});  // TCP checks what it listens on, if it comes to it
+    if (may_share) {
       try {
         return std::unique_ptr<Gloo>{new Gloo{SharedMemory::connect({}, world, store, deadline)}};
       } catch (const ConfigError& error) {  // which all ranks get alike
@@ -23497,6 +28350,14 @@ auto Gloo::side_line(const Deadline& deadline) -> SideLine* {
     return side_.get();
   }
 
+Gloo::Side::Side(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
+
+auto Gloo::Side::all_reduce(Buffer data, ReduceOp op, const Call& call) -> void { tcp_->all_reduce(data, op, call); }
+
+auto Gloo::Side::abort(std::string_view reason) noexcept -> void { tcp_->abort(reason); }
+
+Gloo::Gloo(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
+
 auto Gloo::host_of(const Options& options, const World& world) -> std::string {
     if (!options.host.empty()) return options.host;
     return world.local_size == world.size || world.address.empty() ? std::string{loopback} : world.address;
@@ -23536,6 +28397,10 @@ NcclLibrary::NcclLibrary(const std::string& path) {
     library.find("ncclGroupEnd", group_end);
   }
 
+auto NcclLibrary::version_text(int version) -> std::string {
+    return compose("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  }
+
 CudaLibrary::CudaLibrary(const std::string& path) {
     constexpr const char* names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so"};
     const DynamicLibrary library{"Nccl: the CUDA runtime (libcudart.so)", path, "RAILYARD_CUDART_LIBRARY",
@@ -23562,6 +28427,10 @@ DeviceGuard::DeviceGuard(const CudaLibrary& cuda, int device) : cuda_(&cuda) {
     cuda.require(cuda.get_device(&former_), "cudaGetDevice");
     if (former_ != device) cuda.require(cuda.set_device(device), compose("cudaSetDevice({})", device));
     is_same_ = former_ == device;
+  }
+
+DeviceGuard::~DeviceGuard() {
+    if (!is_same_) cuda_->set_device(former_);
   }
 
 int count_devices_here(const CudaLibrary& cuda) {
@@ -23631,9 +28500,26 @@ std::string nccl_remedy(std::string_view text) {
   return "; NCCL_DEBUG=WARN makes NCCL say more";
 }
 
+NcclGroup::NcclGroup(const NcclLibrary& nccl, const CudaLibrary& cuda, const World& world, int device, Store& store,
+            const std::string& prefix) : nccl_(nccl),
+        cuda_(cuda),
+        world_(world),
+        device_(device),
+        store_(&store),
+        prefix_(prefix),
+        sent_(static_cast<std::size_t>(world.size)),
+        received_(sent_),
+        notices_(store, prefix, world) {
+    store.expect({ended_key()});
+  }
+
 NcclGroup::~NcclGroup() {
     abort_communicator();
     for (void* event : events_) cuda_.event_destroy(event);
+  }
+
+auto NcclGroup::require(NcclResult result) const -> void {
+    if (!is_good(result)) throw Error{text_of(result)};
   }
 
 auto NcclGroup::is_done(Operation& operation) -> bool {
@@ -23703,6 +28589,14 @@ auto NcclGroup::leave() noexcept -> bool {
       return false;
     }
   }
+
+auto NcclGroup::is_good(NcclResult result) noexcept -> bool {
+    return result == NcclResult::success || result == NcclResult::in_progress;
+  }
+
+auto NcclGroup::ended_key() const -> std::string { return prefix_ + "ended"; }
+
+auto NcclGroup::left_key(int rank) const -> std::string { return compose("{}left/{}", prefix_, rank); }
 
 auto NcclGroup::state() const -> NcclResult {
     NcclResult result = NcclResult::success;
@@ -23858,6 +28752,8 @@ auto NcclGroup::throw_failure(const std::string& operation, const Verdict& verdi
                                   host_name(), device_, is_later ? "the group was lost before: " : "", verdict.text)};
   }
 
+void GiveEventBack::operator()(void* event) const { group->give_back(event); }
+
 }
 }
 
@@ -23866,6 +28762,12 @@ auto NcclGroup::throw_failure(const std::string& operation, const Verdict& verdi
 #if (defined(RAILYARD_WITH_NCCL) && RAILYARD_WITH_NCCL)
 
 namespace railyard::inline v0_1 {
+
+NcclWork::NcclWork(std::shared_ptr<detail::NcclGroup> group, detail::NcclGroup::Operation operation) noexcept : group_(std::move(group)), operation_(std::move(operation)) {}
+
+auto NcclWork::is_done() -> bool { return group_->is_done(operation_); }
+
+auto NcclWork::wait(const Deadline& deadline) -> void { group_->wait(operation_, deadline); }
 
 auto Nccl::check(const Options& options) -> void {
     const detail::NcclLibrary nccl{options.nccl_library};
@@ -23926,6 +28828,8 @@ Nccl::~Nccl() {
     // Freeing waits for the whole device. After a failure that may be for ever: the process's end frees it then.
     if (group_->leave()) cuda_.free(word_);
   }
+
+auto Nccl::device() const noexcept -> Device { return {DeviceKind::cuda, device_}; }
 
 auto Nccl::all_reduce(Buffer data, ReduceOp op, const Call& call) -> NcclWork {
     const auto signature = arguments().all_reduce(data, op);
@@ -24037,6 +28941,8 @@ auto Nccl::receive(Buffer data, int peer, const Call& call) -> NcclWork {
     });
   }
 
+auto Nccl::abort(std::string_view reason) noexcept -> void { group_->abort(reason); }
+
 Nccl::Nccl(const Options& options, const World& world, Store& store, const std::string& prefix) : nccl_(options.nccl_library),
         cuda_(options.cudart_library),
         world_(world),
@@ -24117,6 +29023,8 @@ auto Nccl::test(const Deadline& deadline) -> void {
     }
   }
 
+auto Nccl::arguments() const noexcept -> detail::Arguments { return {world_, device_kind}; }
+
 auto Nccl::check_device(const detail::Signature& signature, std::initializer_list<ConstBuffer> buffers) const -> void {
     for (const ConstBuffer& buffer : buffers) {
       if (buffer.count == 0 || buffer.device.index == device_) continue;
@@ -24124,6 +29032,14 @@ auto Nccl::check_device(const detail::Signature& signature, std::initializer_lis
                                         detail::place_text(detail::describe(signature), world_.rank, world_.size),
                                         buffer.device.index, device_)};
     }
+  }
+
+auto Nccl::at(const Buffer& buffer, std::size_t index) noexcept -> void* {
+    return static_cast<std::byte*>(buffer.data) + index * size_of(buffer.dtype);
+  }
+
+auto Nccl::slice(const Buffer& buffer, std::size_t count, int rank) noexcept -> void* {
+    return at(buffer, count * static_cast<std::size_t>(rank));
   }
 
 auto Nccl::slice(const ConstBuffer& buffer, std::size_t count, int rank) noexcept -> const void* {
@@ -24138,6 +29054,8 @@ auto Nccl::slice(const ConstBuffer& buffer, std::size_t count, int rank) noexcep
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+BatchBuffers::BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
 
 auto BatchBuffers::take(at::IntArrayRef shape, at::ScalarType type) -> at::Tensor {
     const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{});
@@ -24166,6 +29084,14 @@ TorchLibrary::TorchLibrary() noexcept {
       library_ = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
     }
   }
+
+TorchLibrary::~TorchLibrary() {
+    if (library_ != nullptr) dlclose(library_);
+  }
+
+auto ThreadBudget::library() -> const TorchLibrary& { return used ? *used : used.emplace(); }
+
+bool user_set_threads() { return std::getenv("OMP_NUM_THREADS") != nullptr; }
 
 void apply_thread_budget(Worker& worker) {
   auto& budget = worker.extension<ThreadBudget>();
@@ -24286,6 +29212,14 @@ std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
   for (const auto& item : module.named_parameters()) tensors.push_back({item.key(), item.value(), true});
   for (const auto& item : module.named_buffers()) tensors.push_back({item.key(), item.value(), false});
   return tensors;
+}
+
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.detach().contiguous().reshape({-1}).view(at::ScalarType::Byte);
+}
+
+std::int64_t bytes_in(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
 }
 
 std::uint64_t hash_of(const std::vector<NamedTensor>& tensors) {
@@ -24516,6 +29450,10 @@ auto TensorMark::of(const at::Tensor& tensor) -> TensorMark {
     return mark;
   }
 
+auto TensorMark::holds_same(const TensorMark& other) const noexcept -> bool {
+    return tensor == other.tensor && elements == other.elements;
+  }
+
 StorageMark::StorageMark(const at::Tensor& tensor) {
     if (!tensor.has_storage()) return;
     storage_ = tensor.storage().getWeakStorageImpl();
@@ -24549,6 +29487,12 @@ auto GradientSlot::is_ended() const -> bool {
     return accumulator ? accumulator.use_count() == 1 && parameter.use_count() == 2 : parameter.use_count() == 1;
   }
 
+auto GradientSlot::real_count() const -> std::int64_t { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+
+auto GradientSlot::sum_bytes() const -> std::size_t {
+    return static_cast<std::size_t>(real_count()) * c10::elementSize(sum_type());
+  }
+
 auto GradientSlot::gradient_strides() -> const std::vector<std::int64_t>& {
     if (!strides.empty() || parameter.dim() == 0) return strides;
     if (parameter.is_non_overlapping_and_dense()) return strides = parameter.strides().vec();
@@ -24558,6 +29502,8 @@ auto GradientSlot::gradient_strides() -> const std::vector<std::int64_t>& {
     }
     return strides;
   }
+
+auto GradientSlot::has_other_shape() const -> bool { return parameter.sizes() != at::IntArrayRef{shape}; }
 
 auto GradientSlot::forget_shape() -> bool {
     strides.clear();
@@ -24607,6 +29553,8 @@ auto GradientSlot::mark() -> void {
     parameter_mark = TensorMark::of(parameter);
   }
 
+auto GradientSlot::has_same_gradient() const -> bool { return TensorMark::of(parameter.grad()) == gradient_mark; }
+
 auto GradientSlot::begin_micro_batch() -> bool {
     const TensorMark now = TensorMark::of(parameter);
     const TensorMark then = std::exchange(parameter_before, now);
@@ -24641,6 +29589,12 @@ auto RankPart::next(std::int64_t count) -> std::pair<std::int64_t, std::int64_t>
     const std::int64_t at = std::exchange(at_, at_ + lines_of(count) * line);
     return {std::clamp<std::int64_t>(first_ - at, 0, count), std::clamp<std::int64_t>(last_ - at, 0, count)};
   }
+
+auto RankPart::lines_of(std::int64_t count) noexcept -> std::int64_t { return (count + line - 1) / line; }
+
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
 
 std::uint64_t digest_of_weights(const std::vector<GradientSlot>& slots) {
   std::uint64_t digest = 0;
@@ -24700,6 +29654,10 @@ at::ScalarType scalar_type_of(Dtype dtype) {
       break;
   }
   return at::ScalarType::Bool;
+}
+
+std::string text_of_sizes(const std::vector<std::int64_t>& sizes) {
+  return "[" + joined(sizes, ", ") + "]";
 }
 
 at::Tensor saved_view(const std::string& name, const at::Tensor& tensor) {
@@ -24762,6 +29720,10 @@ StateTensor piece_state(std::string name, std::vector<std::int64_t> shape, std::
   };
   return state;
 }
+
+auto SavedTensor::text() const -> std::string {
+    return compose("{}{}", name_of(state->dtype), text_of_sizes(logical_shape()));
+  }
 
 auto SavedTensor::logical_shape() const -> std::vector<std::int64_t> {
     if (order.size() != state->shape.size()) return state->shape;
@@ -24907,6 +29869,10 @@ auto BlockCollation::operator()(const Block& block) const -> std::pair<at::Tenso
             label_ ? of_column(*label_) : at::Tensor{}};
   }
 
+auto BlockCollation::most_kept_for(std::size_t ahead) noexcept -> std::size_t {
+    return 2 * (std::min<std::size_t>(ahead, 60) + 4);
+  }
+
 auto BlockCollation::side_by_side(const Block& block) const -> at::Tensor {
     if (features_.empty()) return {};
     std::size_t width = 0;
@@ -24930,11 +29896,20 @@ auto BlockCollation::side_by_side(const Block& block) const -> at::Tensor {
 
 namespace railyard::inline v0_1 {
 
+Batch::Batch(at::Tensor data_, at::Tensor target_, std::size_t size, bool completes_step,
+        std::shared_ptr<const detail::BatchColumns> columns) : data(std::move(data_)),
+        target(std::move(target_)),
+        size_(size),
+        completes_step_(completes_step),
+        columns_(std::move(columns)) {}
+
 Batch::Batch(Block block, const std::string& label, double padding) : size_(block.rows()),
         columns_(std::make_shared<const detail::BatchColumns>(
             detail::BatchColumns{.block = std::move(block), .padding = padding})) {
     std::tie(data, target) = detail::BlockCollation{columns().schema(), label, padding}(columns());
   }
+
+auto Batch::columns() const -> const Block& { return all().block; }
 
 auto Batch::tensor(std::string_view name) const -> at::Tensor {
     const Block& block = columns();
@@ -25131,6 +30106,8 @@ auto RunningStatistics::forget() noexcept -> void {
     num_kept_ = 0;
   }
 
+auto RunningStatistics::has_any() const noexcept -> bool { return !kept_.empty(); }
+
 auto RunningStatistics::put_back() const -> void {
     const at::NoGradGuard no_grad;
     for (const auto& [buffer, values] : kept_) buffer.copy_(values);
@@ -25211,6 +30188,8 @@ Dense::Dense(const at::Tensor& tensor) : original_(tensor) {
     if (tensor.defined() && tensor.layout() == c10::kStrided) dense_ = tensor.detach().contiguous();
   }
 
+auto Dense::buffer() const -> Buffer { return buffer_of(dense_.defined() ? dense_ : original_); }
+
 auto Dense::check_writable(std::string_view operation) const -> void {
     if (original_.defined() && original_.layout() == c10::kStrided &&
         at::has_internal_overlap(original_) == at::MemOverlap::Yes) {
@@ -25228,6 +30207,10 @@ auto Dense::write_back() const -> void {
       torch::autograd::impl::bump_version(original_);  // so that a graph that has saved the old values notices
     }
   }
+
+at::Tensor empty_like_part(const at::Tensor& tensor, std::vector<std::int64_t> shape) {
+  return at::empty(shape, tensor.options().requires_grad(false));
+}
 
 std::vector<std::int64_t> divided_shape(const Worker& worker, const at::Tensor& tensor,
                                                              std::string_view operation) {
@@ -25292,12 +30275,18 @@ at::Tensor all_to_all(Worker& worker, const at::Tensor& tensor) {
   return out;
 }
 
+void send(Worker& worker, const at::Tensor& tensor, int to) { worker.send(detail::Dense{tensor}.buffer(), to); }
+
 void receive(Worker& worker, const at::Tensor& tensor, int from) {
   const detail::Dense dense{tensor};
   dense.check_writable("receive");
   worker.receive(dense.buffer(), from);
   dense.write_back();
 }
+
+auto ExactHook::all_reduce(Worker& worker, const GradientBucket& bucket) -> void {
+    worker.all_reduce(buffer_of(bucket.flat), ReduceOp::sum);
+  }
 
 auto Bf16Hook::all_reduce(Worker& worker, const GradientBucket& bucket) -> void {
     const at::NoGradGuard no_grad;
@@ -25322,8 +30311,22 @@ auto F16Hook::scale_for(double largest) -> double {
     return std::ldexp(1.0, std::clamp(15 - (std::ilogb(largest) + 1), -120, 120));
   }
 
+AnyCommHook::AnyCommHook(const AnyCommHook& other) : held_(other.held_ ? other.held_->copy() : nullptr) {}
+
+auto AnyCommHook::operator=(const AnyCommHook& other) -> AnyCommHook& { return *this = AnyCommHook{other}; }
+
+AnyCommHook::operator bool() const noexcept { return held_ != nullptr; }
+
+auto AnyCommHook::type() const -> std::string { return held_ ? held_->type() : "none"; }
+
 auto AnyCommHook::all_reduce(Worker& worker, const GradientBucket& bucket) -> void {
     held_ ? held_->all_reduce(worker, bucket) : ExactHook{}.all_reduce(worker, bucket);
+  }
+
+auto AnyCommHook::state(Worker& worker) const -> State { return held_ ? held_->state(worker) : State{}; }
+
+auto AnyCommHook::load_state(Worker& worker, const State& state) -> void {
+    if (held_) held_->load_state(worker, state);
   }
 
 }
@@ -25485,6 +30488,18 @@ auto PoolRegistry::Range::contains(const void* memory) const noexcept -> bool {
           memory >= begin.load(std::memory_order_acquire) && memory < end.load(std::memory_order_acquire);
       return is_inside && before % 2 == 0 && num_changes.load(std::memory_order_acquire) == before;
     }
+
+auto PoolAllocator::allocate(std::size_t size_bytes) const -> c10::DataPtr { return PoolRegistry::instance().allocate(size_bytes); }
+
+auto PoolAllocator::allocate(std::size_t size_bytes) -> c10::DataPtr { return PoolRegistry::instance().allocate(size_bytes); }
+
+auto PoolAllocator::raw_deleter() const -> c10::DeleterFnPtr { return &PoolRegistry::give_back; }
+
+auto PoolAllocator::copy_data(void* to, const void* from, std::size_t size_bytes) const -> void {
+    std::memcpy(to, from, size_bytes);  // LibTorch passes no null pointer here
+  }
+
+PoolRegistry::PoolRegistry() : before_(c10::GetAllocator(c10::DeviceType::CPU)) {}
 
 void install_pool_allocator() {
   static c10::Allocator* const installed = [] {
@@ -25840,6 +30855,8 @@ auto WeightWatch::refuse(Worker& worker, const std::vector<GradientSlot>& slots,
         part.end - 1, told(most.rank), told(most.other), turns_.size())};
   }
 
+auto WeightWatch::Sight::size() const -> double { return std::sqrt(squares / count); }
+
 auto WeightWatch::Sight::number() const -> double {
       constexpr double least = 1e-4;
       constexpr double not_finite = 100;
@@ -25913,6 +30930,8 @@ auto WeightWatch::factor_of(std::uint32_t state) noexcept -> double {
     return static_cast<double>(std::bit_cast<float>(one | (state & sign_and_digits)));
   }
 
+PassNumbers::PassNumbers(int world_size) : world_size_(static_cast<std::size_t>(world_size)) {}
+
 auto PassNumbers::add(const PassHeader& header, int rank, std::span<double> numbers) const -> void {
     numbers[0] += header.samples;
     numbers[1] += header.silent;
@@ -25961,10 +30980,20 @@ auto StepClock::enter(Part part) noexcept -> void {
     part_ = part;
   }
 
+auto StepClock::enter_data(bool begins) noexcept -> void {
+    if (is_running_) enter(begins ? Part::data : Part::compute);
+  }
+
 auto StepClock::count_step(std::uint64_t bytes) noexcept -> void {
     ++counts_.steps;
     counts_.bytes += bytes;
   }
+
+auto StepClock::count_skipped() noexcept -> void { ++counts_.skipped; }
+
+auto StepClock::waited() const noexcept -> double { return spent_on(Part::wait); }
+
+auto StepClock::set_waits_of_all(std::vector<double> waits) -> void { waits_ = std::move(waits); }
 
 auto StepClock::total(int world_size) -> StepTimes {
     if (is_running_) enter(part_);
@@ -25985,6 +31014,8 @@ auto StepClock::take(int world_size) -> StepTimes {
     return times_since(std::exchange(taken_, now), now);
   }
 
+auto StepClock::spent_on(Part part) const noexcept -> double { return spent_[static_cast<std::size_t>(part)]; }
+
 bool is_all_finite(const at::Tensor& tensor) {
   if (tensor.is_sparse()) return is_all_finite(tensor._values());
   if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
@@ -26003,6 +31034,10 @@ std::string first_not_finite(const OpenSlots& open) {
   }
   return "";
 }
+
+FlatReduction::FlatReduction(Worker& worker) : worker_(&worker) {}
+
+auto FlatReduction::use_side(SideLine& side) noexcept -> void { side_ = &side; }
 
 auto FlatReduction::begin(std::vector<GradientSlot>& slots, const PassHeader& header, AnyCommHook& hook) -> void {
     slots_ = &slots;
@@ -26054,6 +31089,12 @@ auto FlatReduction::average(const OpenSlots& slots) -> bool {
 auto FlatReduction::gather_texts(const std::string& mine) -> std::vector<std::string> {
     return PassNumbers{worker_->world_size()}.gather_texts(
         std::span{&mine, 1}, worker_->rank(), [this](std::vector<std::int64_t>& all) { all_reduce(buffer_of(all)); });
+  }
+
+auto FlatReduction::take_bytes() noexcept -> std::uint64_t { return std::exchange(num_bytes_, 0); }
+
+auto FlatReduction::abort(std::string_view reason) noexcept -> void {
+    if (side_ != nullptr) side_->abort(reason);
   }
 
 auto FlatReduction::all_reduce(const Buffer& data) -> void {
@@ -26122,6 +31163,8 @@ std::vector<std::string> show_texts(HostMemory& memory, const std::string& mine)
   return texts;
 }
 
+HostSums::HostSums(Worker& worker, HostMemory& memory, const ShownGradients& shown, double samples) : worker_(&worker), memory_(&memory), shown_(&shown), samples_(samples) {}
+
 auto HostSums::add(const OpenSlots& open) -> bool {
     if (memory_->num_hosts() == 1) return add_own_parts(open);
     const bool is_finite = add_between_hosts<float>(open);
@@ -26142,6 +31185,14 @@ auto HostSums::chunk_size(std::size_t count, std::size_t width) noexcept -> std:
     const std::size_t longest = host_chunk_bytes / width;
     const std::size_t num_chunks = std::max<std::size_t>((count + longest - 1) / longest, 1);
     return ((count + num_chunks - 1) / num_chunks + line - 1) / line * line;
+  }
+
+HostReduction::HostReduction(Worker& worker, HostMemory& memory) : worker_(&worker), memory_(&memory) {}
+
+HostReduction::~HostReduction() { memory_->heap()->deallocate(table_); }
+
+auto HostReduction::use_side(const Deadline& deadline) -> void {
+    if (HostMemory* side = memory_->side(deadline)) memory_ = side;
   }
 
 auto HostReduction::begin(std::vector<GradientSlot>& slots, const PassHeader& header, std::size_t num_buckets) -> void {
@@ -26236,6 +31287,8 @@ auto HostReduction::close(const OpenSlots& open, bool is_finite, StepClock& cloc
     return is_bad == 0;
   }
 
+auto HostReduction::take_bytes() noexcept -> std::uint64_t { return std::exchange(num_bytes_, 0); }
+
 auto HostReduction::gather_texts(const std::string& mine) -> std::vector<std::string> {
     memory_->add_step();
     const std::vector<std::string> here = show_texts(*memory_, mine);
@@ -26244,6 +31297,12 @@ auto HostReduction::gather_texts(const std::string& mine) -> std::vector<std::st
       memory_->add_between_hosts(buffer_of(all), worker_->collective_deadline());
     });
   }
+
+auto HostReduction::cancel() -> void { memory_->step({}); }
+
+auto HostReduction::abort(std::string_view reason) noexcept -> void { memory_->abort(reason); }
+
+auto HostReduction::withdraw() noexcept -> void { memory_->withdraw(); }
 
 auto HostReduction::take_step(std::span<const std::byte> record, StepClock& clock) -> void {
     clock.enter(StepClock::Part::wait);
@@ -26293,6 +31352,8 @@ auto HostReduction::summarise() -> void {
     summary_.are_weights_apart = WeightWatch::are_apart(cosines, sines, shown_.headers.size());
     summary_.headers = shown_.headers;
   }
+
+auto HostReduction::first_rank() const noexcept -> int { return memory_->host() * memory_->size(); }
 
 auto HostReduction::use_on_hosts(const Bucket& bucket, bool is_first, StepClock& clock) -> BucketUse {
     const PassNumbers told{worker_->world_size()};
@@ -26432,6 +31493,10 @@ auto HostReduction::lacks_place(const OpenSlots& open) const -> bool {
     return false;
   }
 
+auto UpdateSettings::text() const -> std::string { return describe == nullptr ? "" : describe(values); }
+
+auto UpdateSettings::hash() const -> std::uint64_t { return digest_of(std::as_bytes(std::span{values})); }
+
 auto UpdateSettings::rounded_hash() const -> std::uint64_t {
     std::vector<float> rounded;
     for (const double value : values) rounded.push_back(static_cast<float>(value));
@@ -26460,6 +31525,8 @@ PassExchange::PassExchange(Worker& worker) : worker_(&worker), flat_(worker) {
     HostMemory* memory = worker.host_memory();
     if (memory != nullptr && worker.world_size() > 1) host_.emplace(worker, *memory);
   }
+
+auto PassExchange::has_host() const noexcept -> bool { return host_.has_value(); }
 
 auto PassExchange::move_aside(bool uses_host) -> bool {
     if (uses_host) {
@@ -26528,6 +31595,12 @@ auto PassExchange::finish(StepClock& clock) -> bool {
     is_under_way_ = false;
     return is_finite_;
   }
+
+auto PassExchange::summary() const noexcept -> const PassSummary& {
+    return terms_.uses_host ? host_->summary() : flat_.summary();
+  }
+
+auto PassExchange::abort(std::string_view reason) noexcept -> void { terms_.uses_host ? host_->abort(reason) : flat_.abort(reason); }
 
 auto PassExchange::withdraw() noexcept -> void {
     if (terms_.uses_host) host_->withdraw();
@@ -26615,6 +31688,10 @@ auto PassExchange::check_together() -> void {
     }
   }
 
+auto PassExchange::gather_texts(const std::string& mine) -> std::vector<std::string> {
+    return terms_.uses_host ? host_->gather_texts(mine) : flat_.gather_texts(mine);
+  }
+
 auto PassExchange::difference_of_updates() -> std::string {
     const std::string text = difference_of_settings(gather_texts(worker_->extension<UpdateDigest>().text()));
     return text.empty() ? text : compose(" ({})", text);
@@ -26665,6 +31742,8 @@ void bind_pool(Worker& worker) {
   if (heap != nullptr) pool.binding.emplace(std::move(heap));
 }
 
+GradientExchange::GradientExchange(Worker& worker) : worker_(&worker), exchange_(worker) {}
+
 auto GradientExchange::drop_ended_models() -> void {
     if (!drop_ended(*worker_, slots_, models_)) return;
     known_.clear();
@@ -26710,6 +31789,10 @@ auto GradientExchange::check_complete(const at::Tensor& parameter, std::string_v
       refuse_early(*worker_, call, window_.step);
     }
   }
+
+auto GradientExchange::watch(const torch::nn::Module& module) -> void { models_.add(module); }
+
+auto GradientExchange::can_share_weights() const -> bool { return exchange_.has_host() && !options_.comm_hook; }
 
 auto GradientExchange::set_options(const ModelOptions& options) -> void {
     check_options_are_equal(*worker_, describe(options));
@@ -26773,6 +31856,8 @@ auto GradientExchange::begin(const std::shared_ptr<GradientExchange>& self, std:
     if (samples == 0) self->statistics_.keep(self->models_.models());
   }
 
+GradientExchange::Pass::Pass(std::shared_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
+
 GradientExchange::Pass::~Pass() {
       if (is_over_) return;
       try {
@@ -26792,6 +31877,10 @@ auto GradientExchange::Pass::end() -> void {
       exchange_->end_pass();
     }
 
+GradientExchange::Hook::Hook(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot) : exchange_(std::move(exchange)), parameter_(slot.parameter.unsafeGetTensorImpl()) {}
+
+auto GradientExchange::Hook::exchange() const -> std::shared_ptr<GradientExchange> { return exchange_.lock(); }
+
 auto GradientExchange::Hook::operator()(const torch::autograd::variable_list& outputs,
                                               const torch::autograd::variable_list& inputs) -> torch::autograd::variable_list {
       if (const auto exchange = exchange_.lock()) {
@@ -26799,6 +31888,8 @@ auto GradientExchange::Hook::operator()(const torch::autograd::variable_list& ou
       }
       return outputs;
     }
+
+GradientExchange::Weight::Weight(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot) : exchange_(std::move(exchange)), parameter_(slot.parameter.unsafeGetTensorImpl()) {}
 
 auto GradientExchange::Weight::operator()(const torch::autograd::variable_list& gradients) -> torch::autograd::variable_list {
       const auto exchange = exchange_.lock();
@@ -26994,6 +32085,10 @@ auto GradientExchange::allows_overlap() const -> bool {
     return options_.overlap == Overlap::on || spans_hosts() || usable_cores() > worker_->local_world_size();
   }
 
+auto GradientExchange::spans_hosts() const -> bool { return worker_->local_world_size() < worker_->world_size(); }
+
+auto GradientExchange::uses_host() const -> bool { return can_share_weights() && are_all_on_cpu(); }
+
 auto GradientExchange::next_header() -> PassHeader {
     const ControlLane& control = worker_->control();
     return {.samples = static_cast<double>(window_.samples),
@@ -27010,6 +32105,8 @@ auto GradientExchange::next_header() -> PassHeader {
             .data = short_digest(digest_of(std::as_bytes(std::span{control.data()}))),
             .weights_seen = watches_weights() ? weight_watch_.number() : 0};
   }
+
+auto GradientExchange::watches_weights() const -> bool { return options_.compare_weights && worker_->world_size() > 1; }
 
 auto GradientExchange::are_all_on_cpu() const -> bool {
     return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
@@ -27034,6 +32131,10 @@ auto GradientExchange::refuse_step(const OpenSlots& open) -> void {
     }
   }
 
+Gradients::~Gradients() {
+    if (exchange) exchange->end();
+  }
+
 const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker) {
   auto& gradients = worker.extension<Gradients>();
   if (!gradients.exchange) {
@@ -27052,6 +32153,32 @@ const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker) {
   }
   return gradients.exchange;
 }
+
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+
+CommHookState::CommHookState(Worker& worker) : worker_(&worker) {}
+
+auto CommHookState::state() const -> State { return hook().state(*worker_); }
+
+auto CommHookState::load_state(const State& state) -> void { hook().load_state(*worker_, state); }
+
+auto CommHookState::hook() const -> AnyCommHook& { return detail::gradient_exchange_of(*worker_)->comm_hook(); }
+
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+namespace detail {
 
 NamedColumn column_of(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.dim() == 0 || tensor.layout() != at::kStrided) {
@@ -27099,6 +32226,8 @@ Dataset from_tensors(const std::vector<std::pair<std::string, at::Tensor>>& tens
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+IndexedBatches::IndexedBatches(Fetch fetch, const BatchShares& shares) : fetch_(std::move(fetch)), shares_(shares) {}
 
 auto IndexedBatches::open(const EpochPosition& from) -> void {
     position_ = from;
@@ -27168,6 +32297,8 @@ DatasetBatches::DatasetBatches(Dataset dataset, const LoaderOptions& options, co
     };
   }
 
+DatasetBatches::~DatasetBatches() { close(); }
+
 auto DatasetBatches::open(const EpochPosition& from) -> void {
     reading_.seed = from.seed();
     reading_.epoch = from.epoch();
@@ -27222,6 +32353,10 @@ auto DatasetBatches::tell_of_being_alone() -> void {
         dataset_.describe(), reading_.rank, reading_.world_size, reading_.epoch));
   }
 
+auto DatasetBatches::bytes_of(const at::Tensor& tensor) -> std::size_t {
+    return tensor.defined() ? static_cast<std::size_t>(tensor.nbytes()) : 0;
+  }
+
 auto LoaderState::start_epoch() -> void {
     leave_epoch();
     if (options.drives_step) static_cast<void>(data());  // not when the first checkpoint waits for it
@@ -27267,6 +32402,10 @@ auto LoaderState::advance() -> void {
 auto LoaderState::set_place(EpochPosition place) -> void {
     next = std::move(place);
     is_set = true;
+  }
+
+auto LoaderState::smallest_batch() const noexcept -> std::uint64_t {
+    return shares.drop_last ? shares.global_batch_size : 1;
   }
 
 auto LoaderState::num_given() const noexcept -> std::uint64_t {
@@ -27427,25 +32566,47 @@ auto LoaderState::announce(std::size_t samples) const -> void {
 
 namespace railyard::inline v0_1 {
 
+Loader::Iterator::Iterator(detail::LoaderState& state) noexcept : state_(&state), iteration_(state.iteration) {}
+
+auto Loader::Iterator::operator*() const noexcept -> Batch& { return *state_->batch; }
+
+auto Loader::Iterator::operator->() const noexcept -> Batch* { return &*state_->batch; }
+
 auto Loader::Iterator::operator++() -> Iterator& {
       if (!is_over()) state_->advance();
       return *this;
     }
 
+auto Loader::Iterator::operator++(int) -> void { ++*this; }
+
 auto Loader::Iterator::is_over() const noexcept -> bool {
       return state_ == nullptr || state_->iteration != iteration_ || !state_->batch;
     }
+
+Loader::Loader(detail::LoaderState state) : state_(std::make_unique<detail::LoaderState>(std::move(state))) {}
 
 auto Loader::begin() -> Iterator {
     state_->start_epoch();
     return Iterator{*state_};
   }
 
+auto Loader::end() noexcept -> std::default_sentinel_t { return {}; }
+
+auto Loader::epoch() const noexcept -> std::int64_t { return state_->epoch; }
+
+auto Loader::next_epoch() const -> std::int64_t { return static_cast<std::int64_t>(state_->place().epoch()); }
+
 auto Loader::set_epoch(std::int64_t epoch) -> void {
     if (epoch < 0) throw ConfigError{detail::compose("Loader::set_epoch({}): epochs count from 0", epoch)};
     if (state_->is_set && epoch == next_epoch()) return;  // which may have to be gone on with half way
     state_->set_place(state_->begin_of(epoch));
   }
+
+auto Loader::state() const -> State { return state_->state(); }
+
+auto Loader::load_state(const State& state) -> void { state_->load(state); }
+
+auto Loader::drives_step() const noexcept -> bool { return state_->options.drives_step; }
 
 auto Loader::num_samples() const -> std::size_t {
     if (state_->num_samples) return static_cast<std::size_t>(state_->num_given());
@@ -27456,6 +32617,42 @@ auto Loader::num_batches() const -> std::size_t {
     const auto [batch_size, parts] = std::pair{state_->shares.global_batch_size, state_->shares.micro_batches};
     return num_samples() / batch_size * std::min(parts, batch_size) + std::min(parts, num_samples() % batch_size);
   }
+
+auto Loader::global_batch_size() const noexcept -> std::size_t { return state_->shares.global_batch_size; }
+
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+auto SizeOfBatch::operator()(const at::Tensor& batch) const -> std::uint64_t {
+    return static_cast<std::uint64_t>(batch.size(0));
+  }
+
+auto SizeOfBatch::operator()(const std::pair<at::Tensor, at::Tensor>& batch) const -> std::uint64_t {
+    return static_cast<std::uint64_t>(batch.first.size(0));
+  }
+
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+
+Pool::Pool(const PoolOptions& options) : heap_(detail::make_private_heap(size_of(options), options.max_cached_bytes)), binding_(checked(heap_)) {}
+
+auto Pool::statistics() const noexcept -> PoolStatistics { return heap_->statistics(); }
+
+auto Pool::trim() noexcept -> void { heap_->trim(); }
+
+auto Pool::contains(const void* memory) const noexcept -> bool { return heap_->contains(memory); }
 
 auto Pool::size_of(const PoolOptions& options) -> std::size_t {
     return options.reserve_bytes > 0 ? options.reserve_bytes : detail::physical_memory();
@@ -27480,9 +32677,13 @@ std::optional<PoolStatistics> pool_statistics(Worker& worker) {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+Directions::Directions(std::uint64_t seed) : seed_(seed) {}
+
 auto Directions::operator()(std::size_t index) const -> double {
     return std::ldexp(static_cast<double>(derive_seed(seed_, index) >> 11U), -52) - 1.0;
   }
+
+PowerSgdMemory::PowerSgdMemory(const PowerSgdMemory& /*other*/) : entries_() {}
 
 auto PowerSgdMemory::operator=(const PowerSgdMemory& other) -> PowerSgdMemory& {
     if (this != &other) entries_.clear();
@@ -27516,6 +32717,10 @@ auto PowerSgdMemory::load_state(int rank, int size, const State& state) -> void 
       entry.error = all.size(0) == size ? all[rank].clone() : all.sum(0).div_(size);
     }
   }
+
+LowRankSum::LowRankSum(Worker& worker, std::int64_t rank, std::uint64_t seed) : worker_(&worker), rank_(rank), seed_(seed) {}
+
+auto LowRankSum::is_empty() const noexcept -> bool { return matrices_.empty(); }
 
 auto LowRankSum::gains(const at::Tensor& part) const -> bool {
     if (part.dim() < 2 || part.numel() == 0) return false;
@@ -27610,6 +32815,10 @@ auto PowerSgdHook::all_reduce(Worker& worker, const GradientBucket& bucket) -> v
     sum.run(exact);
   }
 
+auto PowerSgdHook::state(Worker& worker) const -> State { return memory.state(worker.rank(), worker.world_size()); }
+
+auto PowerSgdHook::load_state(Worker& worker, const State& state) -> void { memory.load_state(worker.rank(), worker.world_size(), state); }
+
 }
 
 #endif
@@ -27618,6 +32827,14 @@ auto PowerSgdHook::all_reduce(Worker& worker, const GradientBucket& bucket) -> v
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+std::pair<at::Tensor, at::Tensor> collate(torch::data::Example<> example) {
+  return {std::move(example.data), std::move(example.target)};
+}
+
+std::pair<at::Tensor, at::Tensor> collate(torch::data::TensorExample example) {
+  return {std::move(example.data), {}};
+}
 
 std::pair<at::Tensor, at::Tensor> select_rows(const std::pair<at::Tensor, at::Tensor>& tensors,
                                                                    std::span<const std::size_t> indices) {
@@ -27910,6 +33127,8 @@ void seed_apart(Worker& worker) {
   if (models.turns(worker.rank()).first == 0) torch::manual_seed(derive_seed(worker.seed(), use));
 }
 
+auto OptimizedTensor::own() const noexcept -> const at::Tensor& { return piece ? piece->weights : whole; }
+
 OptimizedGroups parameters_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   OptimizedGroups parameters;
   std::unordered_set<const void*> seen;
@@ -27920,6 +33139,12 @@ OptimizedGroups parameters_of(const std::vector<torch::optim::OptimizerParamGrou
     }
   }
   return parameters;
+}
+
+std::string group_prefix(std::size_t group) { return compose("groups.{}.", group); }
+
+std::string state_prefix(std::size_t group, std::size_t index) {
+  return compose("state.{}.{}.", group, index);
 }
 
 std::string shapes_of(const std::vector<OptimizedTensor>& parameters) {
@@ -28032,6 +33257,8 @@ auto SharedWeights::shareable(const at::Tensor& parameter) -> bool {
     return is_known && parameter.is_cpu() && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
            parameter.is_non_overlapping_and_dense();
   }
+
+auto SharedWeights::is_copy() const noexcept -> bool { return memory_->host() > 0; }
 
 auto SharedWeights::begin_update(const UpdateSettings& settings) -> void {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
@@ -28298,6 +33525,32 @@ void put_generator_state(at::Generator generator, const State& state) {
   saved_rows(*saved).read_into(bytes);
   generator.set_state(bytes);
 }
+
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+
+auto TorchRandom::state() const -> State { return detail::generator_state(at::detail::getDefaultCPUGenerator()); }
+
+auto TorchRandom::load_state(const State& state) -> void { detail::put_generator_state(at::detail::getDefaultCPUGenerator(), state); }
+
+StepTimes step_times(Worker& worker) {
+  return detail::gradient_exchange_of(worker)->clock().take(worker.world_size());
+}
+
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+namespace detail {
 
 std::weak_ptr<Worker> weak_worker(Worker& worker) {
   auto& joined = worker.extension<JoinedNorms>();

@@ -1045,6 +1045,7 @@ inline constexpr std::array all_reduce_ops{ReduceOp::sum, ReduceOp::average, Red
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -1144,6 +1145,13 @@ class Descriptor {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
 }
 
+/// Returns the time since the host was booted: suspended time counts, unlike in that of Deadline.
+[[nodiscard]] inline std::chrono::nanoseconds boot_time() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
+}
+
 [[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
   const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
   return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
@@ -1184,13 +1192,32 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
 #endif
 }
 
+/// Fills the bytes with what nobody can guess.
+inline void fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (got < 0 && errno != EINTR) throw_system("random bytes from the kernel", errno);
+    if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+/// Returns what a small file of the system's says; empty if it cannot be read. Cost: a microsecond or two.
+[[nodiscard]] inline std::string system_text(const char* path) {
+  const Descriptor file{::open(path, O_RDONLY | O_CLOEXEC)};
+  std::string text;
+  char part[1024];
+  ssize_t got = 1;
+  while (file.is_open() && got > 0) {
+    got = ::read(file.get(), part, sizeof part);
+    if (got > 0) text.append(part, static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
 /// Returns what names the running kernel, until the next start of the machine: the same in all its containers. Empty if
 /// the system does not tell.
 [[nodiscard]] inline std::string boot_id() {
-  char text[64];
-  const Descriptor file{::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)};
-  const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
-  std::string id(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  std::string id = system_text("/proc/sys/kernel/random/boot_id");
   while (!id.empty() && id.back() == '\n') id.pop_back();
   return id;
 }
@@ -1257,6 +1284,9 @@ class Store {
   /// Takes a file in memory that serves the same rank of a later start as well, which then finds its pages there: what
   /// it holds means nothing, and nobody else has it mapped. No descriptor if there is none, or it was taken before.
   [[nodiscard]] virtual detail::Descriptor take_memory() { return {}; }
+
+  /// Whether all who use it are threads of one process: then what one leaves for the others may be an address.
+  [[nodiscard]] virtual bool joins_threads() const noexcept { return false; }
 };
 
 }  // namespace railyard::inline v0_1
@@ -1468,6 +1498,7 @@ class Schema {
   // By sorting: files have up to millions of columns.
   void check() const {
     std::vector<std::string_view> names;
+    names.reserve(fields_.size());
     for (const Field& field : fields_) {
       if (field.name.empty()) throw ConfigError{detail::compose("column {} has no name", names.size())};
       names.push_back(field.name);
@@ -2346,14 +2377,32 @@ struct LaunchConfig {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/scaling.hpp
-// The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
+// ---- railyard/core/detail/demangled.hpp
+// The names of types as messages show them. Core room.
 
 #include <cstdlib>
-#include <exception>
 #include <typeinfo>
 
 #include <cxxabi.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline std::string demangled(const std::type_info& type) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
+  std::string name = status == 0 && text != nullptr ? text : type.name();
+  std::free(text);
+  return name;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/scaling.hpp
+// The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
+
+#include <exception>
 
 namespace railyard::inline v0_1 {
 
@@ -2465,14 +2514,6 @@ struct WorkerExit {
 };
 
 namespace detail {
-
-[[nodiscard]] inline std::string demangled(const std::type_info& type) {
-  int status = 0;
-  char* text = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
-  std::string name = status == 0 && text != nullptr ? text : type.name();
-  std::free(text);
-  return name;
-}
 
 // LibTorch puts a backtrace of C++ frames after its message: nothing that helps, and longer than all the rest.
 [[nodiscard]] inline std::string without_backtrace(std::string_view message) {
@@ -2993,6 +3034,7 @@ class WriteSignalGuard {
 #include <poll.h>
 #include <stdio_ext.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -3025,6 +3067,7 @@ class Console {
   bool write(int stream, std::string_view text) {
     if (stream < 0) return false;
     State& state = states_[stream == error_ ? 1 : 0];
+    const int way = way_to(stream, state);
     const WriteSignalGuard<SIGPIPE> guard;
     if (stream == STDOUT_FILENO && ::__fpending(stdout) > 0) {  // what the program has printed before comes before
       if (!is_ready(stream, state)) return false;
@@ -3033,16 +3076,20 @@ class Console {
     std::string whole;
     if (state.is_torn) text = whole.append("\n").append(text);
     const std::size_t size = text.size();
-    auto give_up = Clock::now() + patience;
+    auto give_up = Clock::now() + (state.is_stalled ? Clock::duration{0} : patience);
     while (!text.empty()) {
       if (!is_ready(stream, state)) break;
-      // A pipe that poll() calls writable has room for a page; more would block.
-      const ssize_t written = ::write(stream, text.data(), std::min<std::size_t>(text.size(), 4096));
+      // Where the way to the stream is the stream itself, a write that poll() promises may block beyond a page.
+      const ssize_t written = ::write(way, text.data(), std::min<std::size_t>(text.size(), 4096));
       if (written > 0) {
         text.remove_prefix(static_cast<std::size_t>(written));
         give_up = Clock::now() + patience;
-      } else if (written == 0 || (errno != EINTR && errno != EAGAIN) || Clock::now() >= give_up) {
+      } else if (written == 0 || (errno != EINTR && errno != EAGAIN)) {
         break;
+      } else if (errno == EAGAIN) {  // poll() knows better only now and then: not at once again
+        state.is_stalled = Clock::now() >= give_up;
+        if (state.is_stalled) break;
+        ::poll(nullptr, 0, 1);
       }
     }
     if (text.size() < size) state.is_torn = !text.empty();
@@ -3055,7 +3102,24 @@ class Console {
   struct State {
     bool is_stalled = false;  // the last wait was in vain
     bool is_torn = false;     // the last line is there in part
+    bool is_opened = false;   // it was tried to
+    std::shared_ptr<const Descriptor> own{};
   };
+
+  // Returns a descriptor of the stream that never blocks, if there can be one: a terminal that poll() calls writable
+  // may have room for less than a line, as may a pipe that others write to, and the descriptors that others have as
+  // well must go on to block.
+  static int way_to(int stream, State& state) {
+    if (!std::exchange(state.is_opened, true)) {
+      struct stat status {};
+      if (::fstat(stream, &status) == 0 && (S_ISFIFO(status.st_mode) || is_terminal(stream))) {
+        const std::string name = compose("/proc/self/fd/{}", stream);
+        Descriptor own{::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
+        if (own.is_open()) state.own = std::make_shared<const Descriptor>(std::move(own));
+      }
+    }
+    return state.own ? state.own->get() : stream;
+  }
 
   // Returns whether a write would not block; that also holds where it would fail.
   static bool is_ready(int stream, State& state) noexcept {
@@ -3140,8 +3204,11 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
   ~ProgressLine() { erase(); }
 
-  /// How soon update() should be called again. Units: seconds.
-  [[nodiscard]] double interval() const noexcept { return kind_ == Kind::terminal ? redraw_after : plain_after; }
+  /// How soon update() should be called again.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    const std::chrono::duration<double> seconds{kind_ == Kind::terminal ? redraw_after : plain_after};
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(seconds);
+  }
 
   void on_report(std::int64_t index, Metrics metrics) {
     report_ = index;
@@ -3214,14 +3281,17 @@ class ProgressLine {
     return line;
   }
 
-  /// Returns at most `columns` characters of text, none of which moves the cursor.
+  /// Returns at most `columns` characters of text, none of which moves the cursor; they end in dots if that is not all.
   [[nodiscard]] static std::string fitted(std::string_view text, std::size_t columns) {
+    constexpr std::string_view dots = "...";
     std::string line;
     std::size_t used = 0;
+    std::size_t kept = 0;  // of the line, where the dots have room behind it
     for (const char c : text) {
       const auto byte = static_cast<unsigned char>(c);
       const bool continues = (byte & 0xC0U) == 0x80;  // of a UTF-8 character that has been counted
-      if (!continues && ++used > columns) break;
+      if (!continues && used + dots.size() <= columns) kept = line.size();
+      if (!continues && ++used > columns) return line.substr(0, kept).append(dots.substr(0, columns));
       line += byte < 0x20 || byte == 0x7F ? ' ' : c;
     }
     return line;
@@ -3734,7 +3804,6 @@ class JsonParser {
 // A file of a checkpoint to read from. Checkpoint room.
 
 #include <sys/file.h>
-#include <sys/stat.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -5745,7 +5814,8 @@ struct FileImage {
   /// Writes the file's bytes to memory of `size` bytes. To be called only while what the states were taken from is as
   /// it was.
   std::function<void(std::byte* to)> fill{};
-  bool is_own = false;  ///< only this rank needs it
+  bool is_own = false;   ///< only this rank needs it
+  bool is_part = false;  ///< it has this rank's part of what all need
 };
 
 /// Is the state of a part of the training, by the name of the part.
@@ -5901,6 +5971,7 @@ template <class Wanted>
     images.push_back(detail::states_image(detail::state_name_of(rank), parts, true, is_of_rank));
     images.back().is_own =
         std::none_of(parts.begin(), parts.end(), [](auto& part) { return detail::has_pieces(part.state); });
+    images.back().is_part = !images.back().is_own;
   }
   for (const auto& [name, state] : parts) {
     const bool is_own = state.is_own;
@@ -5908,7 +5979,9 @@ template <class Wanted>
     if (has_common) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
     const std::size_t num_common = images.size();
     detail::add_tensors(images, detail::tensors_name(name, rank), state, std::not_fn(is_whole));
-    if (images.size() > num_common) images.back().is_own = is_own;
+    if (images.size() == num_common) continue;
+    images.back().is_own = is_own;
+    images.back().is_part = !is_own;
   }
   return images;
 }
@@ -7442,6 +7515,7 @@ struct SegmentLayout {
   };
   if (!file.is_open()) file = try_memory_file();
   if (!file.is_open()) throw refuse("memfd_create()");
+  const WriteSignalGuard<SIGXFSZ> guard;
   if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throw refuse("ftruncate()");
   return file;
 }
@@ -7798,6 +7872,7 @@ class Meeting {
 // How much memory this process and what it shares may have, and may still take. Core room.
 
 #include <fstream>
+#include <sstream>
 
 namespace railyard::inline v0_1 {
 
@@ -7817,21 +7892,30 @@ inline constexpr MemoryFiles memory_files_v2{"memory.max", "memory.current", "in
 
 // Reads the number that a file begins with; nothing for "max", or where there is no such file.
 [[nodiscard]] inline std::optional<std::size_t> number_in(const std::filesystem::path& file) {
+  const std::string text = system_text(file.c_str());
   std::size_t number = 0;
-  return std::ifstream{file} >> number ? std::optional{number} : std::nullopt;
+  const bool is_number = std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc{};
+  return is_number ? std::optional{number} : std::nullopt;
 }
 
-// What a group's limit leaves; as much as can be where it has none, or is not to be seen.
-[[nodiscard]] inline std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files) {
+// What a group's limit leaves; as much as can be where it has none, or is not to be seen. enough: more than that need
+// not be told from it. What is used takes the kernel longer to tell than the limit, and statistics several times as
+// long; neither is asked for where nothing depends on it.
+[[nodiscard]] inline std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files,
+                                                std::size_t enough) {
+  constexpr std::size_t all = ~std::size_t{0};
   const auto limit = number_in(group / files.limit);
+  if (!limit || *limit / 4 >= physical_memory()) return all;  // no more than the host has can be used
   auto used = number_in(group / files.used);
-  if (!limit || !used) return ~std::size_t{0};
+  if (!used) return all;
+  const auto left = [&] { return *limit > *used ? *limit - *used : 0; };
+  if (left() >= enough) return left();
   std::ifstream statistics{group / "memory.stat"};
   std::string name;
   for (std::size_t value = 0; statistics >> name >> value;) {
     if (name == files.inactive || name == files.active) *used -= std::min(*used, value);
   }
-  return *limit > *used ? *limit - *used : 0;
+  return left();
 }
 
 /// Is where the kernel tells of control groups.
@@ -7840,28 +7924,31 @@ struct ControlGroups {
   std::filesystem::path mount = "/sys/fs/cgroup";  ///< of the hierarchies
 };
 
-// Returns the least that memory_of(group, files) says of the host's memory, and of the groups that this process is in,
-// of both versions, and all above them, whose limits count as well. Inside of a container the path may be one of the
-// host, of which only the mount itself is there.
+// Returns the least of the host's memory and of what memory_of(group, files, least so far) says of the groups that this
+// process is in, of both versions, and all above them, whose limits count as well. Inside of a container the path may
+// be one of the host, of which only the mount itself is there.
 template <class MemoryOf>
 [[nodiscard]] std::size_t least_memory(const ControlGroups& groups, const MemoryOf& memory_of) {
   std::size_t least = physical_memory();
   const auto look_at = [&](std::filesystem::path group, const std::string& path, const MemoryFiles& files) {
-    least = std::min(least, memory_of(group, files));
+    least = std::min(least, memory_of(group, files, least));
     for (const auto& part : std::filesystem::path{path}.relative_path()) {
       group /= part;
-      least = std::min(least, memory_of(group, files));
+      least = std::min(least, memory_of(group, files, least));
     }
   };
-  std::ifstream membership{groups.membership};
+  std::istringstream membership{system_text(groups.membership.c_str())};
+  bool is_v1 = false;  // memory is in one hierarchy only, and the kernel lists that of version 2 last
   for (std::string line; std::getline(membership, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string path = line.substr(second + 1);
-    if (controllers == ",,") look_at(groups.mount, path, memory_files_v2);
-    if (controllers.find(",memory,") != std::string::npos) look_at(groups.mount / "memory", path, memory_files_v1);
+    if (controllers == ",," && !is_v1) look_at(groups.mount, path, memory_files_v2);
+    if (controllers.find(",memory,") == std::string::npos) continue;
+    is_v1 = true;
+    look_at(groups.mount / "memory", path, memory_files_v1);
   }
   return least;
 }
@@ -7869,7 +7956,7 @@ template <class MemoryOf>
 /// Returns the bytes of memory that this process may have: the memory of the host, or what the control group of a
 /// container is given.
 [[nodiscard]] inline std::size_t memory_limit(const ControlGroups& groups = {}) {
-  return least_memory(groups, [](const std::filesystem::path& group, const MemoryFiles& files) {
+  return least_memory(groups, [](const std::filesystem::path& group, const MemoryFiles& files, std::size_t) {
     return number_in(group / files.limit).value_or(~std::size_t{0});
   });
 }
@@ -7933,28 +8020,29 @@ struct SharedGroup {
   [[nodiscard]] std::byte* arena(int rank) const noexcept { return base(rank) + layout.arena(rank); }
 };
 
-/// Says where a rank runs. Plain bytes, for a store.
+/// Says where a rank runs. Plain bytes, for a store. What is left at zero tells nothing apart.
 struct Whereabouts {
   std::array<char, 40> boot_id{};  ///< of the running kernel
   std::uint64_t pid_namespace = 0;
   std::int32_t process = 0;
   std::int32_t file = -1;  ///< the number, in that process, of the file in memory that becomes its segment
   std::uint64_t arena_size = 0;
-  std::uint64_t available = 0;  ///< memory that the container or the host has left
-  std::uint64_t kept = 0;       ///< memory that an earlier start of this rank has left for it
+  std::uint64_t kept = 0;  ///< memory that an earlier start of this rank has left for it
   cpu_set_t cores{};
 
   [[nodiscard]] static Whereabouts here(std::size_t wanted_arena, int world_size) {
     Whereabouts where;
     std::memset(static_cast<void*>(&where), 0, sizeof where);  // the padding as well: it is sent as it lies
-    detail::boot_id().copy(where.boot_id.data(), where.boot_id.size() - 1);
-    struct stat status {};
-    if (::stat("/proc/self/ns/pid", &status) == 0) where.pid_namespace = status.st_ino;
     where.process = ::getpid();
     where.arena_size = choose_arena_size(wanted_arena, world_size);
-    where.available = memory_left();
     ::sched_getaffinity(0, sizeof where.cores, &where.cores);
     return where;
+  }
+  /// Names what numbers of processes and files mean something in. Cost: some ten microseconds.
+  void name_system() {
+    detail::boot_id().copy(boot_id.data(), boot_id.size() - 1);
+    struct stat status {};
+    if (::stat("/proc/self/ns/pid", &status) == 0) pid_namespace = status.st_ino;
   }
   [[nodiscard]] bool is_reached_from(const Whereabouts& other) const noexcept {
     return boot_id == other.boot_id && pid_namespace == other.pid_namespace;
@@ -7986,12 +8074,17 @@ class GroupBuilder {
   /// Throws: CollectiveError that names who did not come or could not join; ConfigError, on all ranks, that says why
   /// they cannot share memory.
   [[nodiscard]] SharedGroup build(std::string_view kind, std::size_t wanted_arena) {
-    file_ = store_.take_memory();
     auto own = Whereabouts::here(wanted_arena, world_.size);
-    own.kept = memory_of(file_);
-    if (!file_.is_open()) file_ = try_memory_file();
-    own.file = file_.get();
+    if (!store_.joins_threads()) {
+      own.name_system();
+      file_ = store_.take_memory();
+      own.kept = memory_of(file_);
+      if (!file_.is_open()) file_ = try_memory_file();
+      own.file = file_.get();
+    }
     prefix_ = enter_group(store_, kind, world_, to_text(own));
+    // While the others come. Threads have it from this rank: it would be the same for them.
+    if (world_.rank == 0) left_ = memory_left();
     const auto found = await_all(store_, prefix_, "here", world_, deadline_);
     throw_if_missing(found, world_, deadline_);
     std::vector<Whereabouts> all;
@@ -8000,6 +8093,7 @@ class GroupBuilder {
     if (group_.is_one_process) {
       share_with_threads();
     } else {
+      if (world_.rank != 0) left_ = memory_left();
       share_with_processes(own, all);
     }
     return std::move(group_);
@@ -8009,39 +8103,60 @@ class GroupBuilder {
   // What rank 0 makes for threads of one process, until each of them has its share of it.
   struct Handover {
     std::atomic<int> references;
+    std::size_t available = 0;
     std::vector<std::shared_ptr<Mapping>> mappings{};
   };
 
   [[nodiscard]] std::string key(std::string_view stage, int rank) const { return stage_key(prefix_, stage, rank); }
   [[nodiscard]] std::string place() const { return place_text("connect", world_.rank, world_.size); }
 
-  // Leaves what make() returns for the others, or why it has thrown, and returns what all have left. Throws on all
-  // ranks if one has failed: connect() succeeds everywhere or nowhere.
+  static constexpr char good = 'g';
+  static constexpr char refused = 'r';
+  static constexpr char failed = 'f';
+
+  // Leaves what make() returns for the others, or why it has thrown.
   template <class Make>
-  std::vector<std::string> exchange(std::string_view stage, const Make& make) {
-    constexpr char good = 'g';
-    constexpr char refused = 'r';
+  void leave(std::string_view stage, const Make& make) {
     std::string own;
     try {
       own = good + make();
     } catch (const ConfigError& error) {
       own = refused + std::string{error.what()};
     } catch (const std::exception& error) {
-      own = 'f' + std::string{error.what()};
+      own = failed + std::string{error.what()};
     }
-    expect_all(store_, prefix_, stage, world_);
     store_.set(key(stage, world_.rank), own);
+  }
+
+  // Returns what a rank has left. Throws if it has failed.
+  [[nodiscard]] std::string take(int rank, const std::string& value) const {
+    if (value.front() == good) return value.substr(1);
+    const auto text = compose("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
+    if (value.front() == refused) throw ConfigError{text};
+    throw CollectiveError{"connect", world_.rank, {rank}, text};
+  }
+
+  // Does so, and returns what all have left. Throws on all ranks if one has failed: connect() succeeds everywhere or
+  // nowhere.
+  template <class Make>
+  std::vector<std::string> exchange(std::string_view stage, const Make& make) {
+    expect_all(store_, prefix_, stage, world_);
+    leave(stage, make);
     const auto found = await_all(store_, prefix_, stage, world_, deadline_);
     throw_if_missing(found, world_, deadline_);
     std::vector<std::string> values;
-    for (int rank = 0; rank < world_.size; ++rank) {
-      const std::string& value = *found[static_cast<std::size_t>(rank)];
-      const auto text = compose("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
-      if (value.front() == refused) throw ConfigError{text};
-      if (value.front() != good) throw CollectiveError{"connect", world_.rank, {rank}, text};
-      values.push_back(value.substr(1));
-    }
+    for (int rank = 0; rank < world_.size; ++rank) values.push_back(take(rank, *found[static_cast<std::size_t>(rank)]));
     return values;
+  }
+
+  // Leaves what make() returns on rank 0 for all, and returns it on every rank, or throws on each.
+  template <class Make>
+  std::string hand_out(std::string_view stage, const Make& make) {
+    if (world_.rank == 0) leave(stage, make);
+    std::vector<std::optional<std::string>> found(static_cast<std::size_t>(world_.size), "");
+    found.front() = store_.get(key(stage, 0), deadline_);
+    throw_if_missing(found, world_, deadline_);
+    return take(0, *found.front());
   }
 
   // Finds what all can do with, and whether they are threads of one process.
@@ -8049,16 +8164,12 @@ class GroupBuilder {
     cpu_set_t cores = own.cores;
     group_.layout = {.world_size = world_.size, .arena_size = own.arena_size};
     group_.is_one_process = true;
-    group_.available = own.available;
-    std::size_t kept = 0;
     for (const Whereabouts& other : all) {
       group_.is_one_process = group_.is_one_process && other.is_reached_from(own) && other.process == own.process;
       group_.layout.arena_size = std::min<std::size_t>(group_.layout.arena_size, other.arena_size);
-      group_.available = std::min<std::size_t>(group_.available, other.available);
-      kept += other.kept;
+      kept_ += other.kept;
       CPU_OR(&cores, &cores, &other.cores);
     }
-    group_.available += kept;
     group_.has_cores_for_all = CPU_COUNT(&cores) >= world_.size;
   }
 
@@ -8072,12 +8183,15 @@ class GroupBuilder {
     }
   }
 
-  void check_memory() const {
+  // Returns the memory that there is for all ranks, as far as this one can tell.
+  std::size_t check_memory() const {
+    const std::size_t available = left_ + kept_;
     if (world_.size > most_host_ranks) {
       throw ConfigError{compose("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
                                 most_host_ranks, world_.size)};
     }
-    check_memory_left(world_.size, group_.layout.touched(), group_.available);
+    check_memory_left(world_.size, group_.layout.touched(), available);
+    return available;
   }
 
   void make_cell(const Mapping& mapping) const {
@@ -8088,14 +8202,12 @@ class GroupBuilder {
   }
 
   void share_with_threads() {
-    const auto shares = exchange("handover", [&]() -> std::string {
-      if (world_.rank != 0) return {};
-      check_memory();
+    const auto share = hand_out("handover", [&]() -> std::string {
       auto made = std::make_unique<Handover>();
       made->references = world_.size;
+      made->available = check_memory();
       for (int rank = 0; rank < world_.size; ++rank) {
         made->mappings.push_back(map_private(group_.layout.size(), "connect"));
-        make_cell(*made->mappings.back());
       }
       handover_ = made.release();
       return to_text(handover_);
@@ -8103,8 +8215,10 @@ class GroupBuilder {
     exchange("seated", [&]() -> std::string {
       if (!claim(world_.rank)) throw Error{"the others gave up before this rank came"};
       has_seat_ = true;
-      handover_ = from_text<Handover*>(shares.front());
+      handover_ = from_text<Handover*>(share);
       group_.mappings = handover_->mappings;
+      group_.available = handover_->available;
+      make_cell(*group_.mappings[static_cast<std::size_t>(world_.rank)]);
       return {};
     });
     is_complete_ = true;
@@ -8134,9 +8248,9 @@ class GroupBuilder {
   // A file may be mapped before its own process has given it its size; it is looked at when all have said so.
   void share_with_processes(const Whereabouts& own, const std::vector<Whereabouts>& all) {
     // The file stays open here until everybody has mapped it.
-    exchange("mapped", [&]() -> std::string {
+    const auto rooms = exchange("mapped", [&]() -> std::string {
       check_reach(own, all);
-      check_memory();
+      const std::size_t available = check_memory();
       file_ = size_memory_file(std::move(file_), group_.layout.size(), "connect");
       const auto segment = map_shared(file_, group_.layout.size(), "connect");
       map_pages(file_, *segment);
@@ -8149,8 +8263,10 @@ class GroupBuilder {
             is_own ? segment
                    : map_shared(open_memory(rank, other.process, other.file), group_.layout.size(), "connect"));
       }
-      return {};
+      return to_text(available);
     });
+    group_.available = from_text<std::size_t>(rooms.front());
+    for (const auto& room : rooms) group_.available = std::min(group_.available, from_text<std::size_t>(room));
   }
 
   [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, int number) {
@@ -8171,6 +8287,8 @@ class GroupBuilder {
   Handover* handover_ = nullptr;
   bool has_seat_ = false;
   bool is_complete_ = false;  // every rank has its seat, and gives it back itself
+  std::size_t left_ = 0;      // memory that the container or the host has left
+  std::size_t kept_ = 0;      // and what all ranks have already
   Descriptor file_;           // of this rank's segment, among processes
   SharedGroup group_{};
 };
@@ -10074,9 +10192,10 @@ class ByteStream {
 };
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
+/// What says that nothing follows may say so of what has no size, as a pipe, and has 4 KiB.
 [[nodiscard]] inline std::size_t room_for(const ByteStream& stream, std::size_t most) noexcept {
-  constexpr std::uint64_t least = 4096;
-  return static_cast<std::size_t>(std::min<std::uint64_t>(std::max(stream.left(), least - 1), most - 1) + 1);
+  const std::uint64_t left = stream.left();
+  return static_cast<std::size_t>(std::min<std::uint64_t>(left > 0 ? left : 4095, most - 1) + 1);
 }
 
 /// Opens what it is told by path.
@@ -12295,7 +12414,7 @@ namespace railyard::inline v0_1 {
 /// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
 /// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
 /// nothing where they are not known, and fingerprint(), a std::uint64_t that is another when its options are: caches
-/// behind it are made anew then.
+/// behind it are made anew then. By both of them a checkpoint tells two of one type from one that has learned anew.
 template <class P>
 concept Preprocessor = std::copy_constructible<P> &&
     requires(const P& fitted, const Schema& before, const Block& block) {
@@ -12463,8 +12582,11 @@ class AnyPreprocessor {
   void load_state(const State& state) { held_->load_state(state); }
   /// Another when the one inside is, or its options or what it has learned are.
   [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
-  /// Another when the one inside is of another type, or looks at other columns; not when it has learned something else.
+  /// Another when the one inside is of another type, looks at other columns or has other options of which it tells; not
+  /// when it has learned something else.
   [[nodiscard]] std::uint64_t kind() const { return held_->kind(); }
+  /// The types inside of which nothing but the type tells one from another.
+  [[nodiscard]] std::vector<std::string> types_alike() const { return held_->types_alike(); }
 
  private:
   struct Held {
@@ -12486,11 +12608,15 @@ class AnyPreprocessor {
     virtual void load_state(const State& state) = 0;
     [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
     [[nodiscard]] virtual std::uint64_t kind() const = 0;
+    [[nodiscard]] virtual std::vector<std::string> types_alike() const = 0;
   };
 
   template <class P>
   struct Holder final : Held {
     static constexpr bool learns = LearningPreprocessor<P>;
+    static constexpr bool tells_options = requires(const P& fitted) {
+      { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
+    };
 
     template <class Given>
     explicit Holder(Given&& given) : preprocessor(std::forward<Given>(given)) {}
@@ -12538,8 +12664,19 @@ class AnyPreprocessor {
                       { preprocessor.kind() } -> std::convertible_to<std::uint64_t>;
                     }) {
         fingerprint.add(std::uint64_t{preprocessor.kind()});
+      } else if constexpr (tells_options) {
+        fingerprint.add(std::uint64_t{preprocessor.fingerprint()});
       }
       return fingerprint.value();
+    }
+    [[nodiscard]] std::vector<std::string> types_alike() const override {
+      if constexpr (requires { preprocessor.types_alike(); }) {
+        return preprocessor.types_alike();
+      } else if constexpr (tells_options || requires { preprocessor.touches(); }) {
+        return {};
+      } else {
+        return {detail::demangled(typeid(P))};
+      }
     }
 
     P preprocessor;
@@ -13582,6 +13719,8 @@ struct Scope {
   EpochKey key{};
   TaskPool* pool = nullptr;
   MemoryBudget* budget = nullptr;
+  // How many samples of batches are held at once beside what streams hold; 0 where there are no batches.
+  std::size_t batch_rows = 0;
 
   // How large blocks should be: small beside the bound, for each operation and thread has some.
   [[nodiscard]] std::size_t block_bytes() const noexcept { return std::max<std::size_t>(budget->bound() / 32, 1); }
@@ -14363,14 +14502,22 @@ class HeldWindow {
   void hold(Block part) {
     const std::size_t bytes = bytes_of(part);
     bytes_ += bytes;
-    if (bytes_ > scope_.budget->most_ahead()) {
+    if (const std::size_t most = most_bytes(); bytes_ > most) {
       throw ConfigError{
-          compose("{}: the window takes more than {} bytes, three quarters of what the reader may use: "
-                  "make it smaller or EpochOptions::bound_bytes larger",
-                  name_, scope_.budget->most_ahead())};
+          compose("{}: the window takes more than {} bytes, of {} that the reader may use, some of which are left for "
+                  "what is read ahead and for batches: make it or the batches smaller, or EpochOptions::bound_bytes "
+                  "larger",
+                  name_, most, scope_.budget->bound())};
     }
     shares_.emplace_back(*scope_.budget, bytes);
     parts_.push_back(std::move(part));
+  }
+
+  // Leaves what a batch of such samples takes; where that is most of the bound, the batch is what breaks it.
+  [[nodiscard]] std::size_t most_bytes() const noexcept {
+    const std::size_t bound = scope_.budget->bound();
+    const std::size_t of_batch = scope_.batch_rows * (bytes_ / rows_);
+    return std::clamp(bound - std::min(bound, of_batch), bound / 8, scope_.budget->most_ahead());
   }
 
   [[nodiscard]] RowOfPart find(std::size_t row) const {
@@ -14758,8 +14905,6 @@ class BucketNode final : public OrderNode {
 
 // ---- railyard/data/detail/draft_file.hpp
 // A file that appears under its name when it is whole, and that one process at a time writes. Data room.
-
-#include <sstream>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -15266,6 +15411,7 @@ class SampleShelf {
     } catch (const Error&) {
       return;
     }
+    const WriteSignalGuard<SIGXFSZ> guard;
     if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
     void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
     if (base != MAP_FAILED) header_ = ::new (base) Header;
@@ -15373,6 +15519,7 @@ class SampleShelf {
   }
 
   [[nodiscard]] bool write(std::span<const Block> parts) const {
+    const WriteSignalGuard<SIGXFSZ> guard;
     std::uint64_t at = header_bytes;
     const auto put = [&](const void* bytes, std::size_t size) {
       return put_bytes(bytes, size, std::exchange(at, at + size));
@@ -17185,7 +17332,8 @@ struct EpochOptions {
   std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
   /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
-  /// take more.
+  /// take more; the window of a
+  /// shuffle is refused where it leaves no room for two batches.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
@@ -17282,6 +17430,7 @@ class FeedMemory {
   FeedMemory(std::size_t num_readers, std::size_t capacity)
       : file_(adopt(::memfd_create("railyard-feed", MFD_CLOEXEC), "memory for batches")), process_(::getpid()) {
     size_ = size_for(num_readers, capacity);
+    const WriteSignalGuard<SIGXFSZ> guard;
     if (::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0) throw_system("memory for batches", errno);
     map();
     const auto token = derive_seed(static_cast<std::uint64_t>(monotonic_ns()), static_cast<std::uint64_t>(process_));
@@ -18149,7 +18298,9 @@ class BatchPlan {
     if (stream_) {
       Block input = stream_->take(range);
       MemoryShare share{*scope_.budget, bytes_of(input)};
-      return {[chain = chain_, key = scope_.key, input = std::move(input)] { return chain.apply(input, key); },
+      return {[chain = chain_, key = scope_.key, input = std::move(input)]() mutable {
+                return chain.apply(std::move(input), key);  // so that it is gone when the second operation begins
+              },
               {},
               std::move(share)};
     }
@@ -18263,8 +18414,10 @@ class EpochDriver {
   void rest(bool rests) const noexcept {
     if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
   }
+  // One step is computed while the caller has another, if there is memory for both; else when the caller waits for it.
   [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept {
-    return ready_.empty() || (ready_.size() < batches && budget_.has_room(2 * largest_));
+    if (ready_.empty()) return taker_.waits.load() || budget_.used() + 2 * largest_ <= budget_.bound();
+    return ready_.size() < batches && budget_.has_room(2 * largest_);
   }
   std::optional<Ready> compute();
   std::optional<Ready> wait_for_ready(const Deadline& deadline);
@@ -18306,7 +18459,9 @@ inline EpochDriver::EpochDriver(const Dataset& dataset, const EpochOptions& opti
 
 // Opens the dataset: what that throws belongs to the first step.
 inline void EpochDriver::start() {
-  const Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
+  // All workers' part of a batch as the stream gave it, and this one's in a block of its own.
+  const std::size_t own_rows = (options_.global_batch_size + options_.world_size - 1) / options_.world_size;
+  const Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_, options_.global_batch_size + own_rows};
   plan_.emplace(dataset_, options_, scope, begin_, wishes_.feed.get(), taker_);
   const auto plan = [this]() -> std::optional<Work> {
     auto next = plan_->next();
@@ -18338,7 +18493,7 @@ inline std::optional<EpochDriver::Ready> EpochDriver::compute() {
   }
 }
 
-// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When the queue is full,
+// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When there is no room,
 // it rests until half of it has been taken: to be woken for each step would cost the loop more than the step is worth.
 inline void EpochDriver::drive() noexcept {
   have_time();
@@ -18374,6 +18529,10 @@ inline std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadl
   std::unique_lock lock{mutex_};
   const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
   taker_.waits.store(!is_ready());
+  if (is_resting_ && taker_.waits.load()) {  // there was no room for a step while the caller had the last one
+    is_resting_ = false;
+    changed_.notify_all();
+  }
   if (deadline.is_never()) {
     changed_.wait(lock, is_ready);
   } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
@@ -18811,9 +18970,9 @@ struct StoreBlock {
   static constexpr std::size_t num_slots = 1U << 14U;
   static constexpr std::size_t num_bytes = 16U << 20U;
 
-  std::atomic<std::uint32_t> changes{0};  ///< a futex: moves with every new value
-  std::atomic<std::uint64_t> used{64};    ///< bytes given out so far; offset 0 means an empty slot
-  std::array<std::atomic<std::uint32_t>, num_slots> slots{};
+  std::atomic<std::uint32_t> changes{0};       ///< a futex: moves with every new value
+  std::atomic<std::uint64_t> used{64};         ///< bytes given out so far; offset 0 means an empty slot
+  std::array<std::uint32_t, num_slots> slots;  ///< atomic; not set to zero once more, for its pages cost time
 };
 
 [[noreturn]] inline void throw_key_taken(std::string_view key) {
@@ -18861,12 +19020,19 @@ class SharedTable {
 
   /// Returns the count of changes to hand to wait(); read it before looking for what may be missing.
   [[nodiscard]] std::uint32_t changes() const noexcept { return block_->changes.load(); }
+  /// Waits for a change since then. What comes at once is not slept for: to be woken up takes as long.
   void wait(std::uint32_t changes_seen, std::chrono::nanoseconds at_most) const noexcept {
-    futex_wait(block_->changes, changes_seen, at_most);
+    const auto end_of_looks = Deadline::Clock::now() + std::min<std::chrono::nanoseconds>(at_most, look_time);
+    while (changes() == changes_seen) {
+      if (Deadline::Clock::now() >= end_of_looks) return futex_wait(block_->changes, changes_seen, at_most);
+      ::sched_yield();
+    }
   }
   void wake_all() noexcept { nudge(block_->changes); }
 
  private:
+  static constexpr std::chrono::microseconds look_time{50};
+
   struct Header {
     std::uint32_t key_size = 0;
     std::uint32_t value_size = 0;
@@ -18894,8 +19060,8 @@ class SharedTable {
     return static_cast<std::uint32_t>(offset);
   }
 
-  [[nodiscard]] std::atomic<std::uint32_t>& slot_at(std::size_t slot) const noexcept {
-    return block_->slots[slot % StoreBlock::num_slots];
+  [[nodiscard]] std::atomic_ref<std::uint32_t> slot_at(std::size_t slot) const noexcept {
+    return std::atomic_ref{block_->slots[slot % StoreBlock::num_slots]};
   }
   [[nodiscard]] Header header_at(std::uint32_t offset) const noexcept {
     Header header;
@@ -18923,20 +19089,25 @@ class SharedTable {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Owns an anonymous file and this process's mapping of it. Made before any fork, so that every process has the file;
-/// what a process maps is its own affair.
+/// Owns an anonymous file and this process's mapping of it. What a process maps is its own affair.
 class SnapshotMemory {
  public:
-  SnapshotMemory() : file_(adopt(::memfd_create("railyard-snapshot", MFD_CLOEXEC), "start: memory for snapshots")) {}
-  SnapshotMemory(SnapshotMemory&& other) noexcept
-      : file_(std::move(other.file_)), mapped_(std::exchange(other.mapped_, {})) {}
-  SnapshotMemory& operator=(SnapshotMemory&&) = delete;
+  SnapshotMemory() = default;
+  SnapshotMemory(const SnapshotMemory&) = delete;
+  SnapshotMemory& operator=(const SnapshotMemory&) = delete;
   ~SnapshotMemory() { unmap(); }
 
-  /// How much there is of it.
+  /// Makes the file, which the first map() does otherwise: before any fork, so that every process has it.
+  void make_file() {
+    file_ = adopt(::memfd_create("railyard-snapshot", MFD_CLOEXEC), "memory for snapshots");
+    number_of_file_.store(file_.get());
+  }
+
+  /// How much there is of it. May be called while another thread maps it.
   [[nodiscard]] std::size_t size() const noexcept {
     struct stat file {};
-    return ::fstat(file_.get(), &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
+    const int number = number_of_file_.load();
+    return number >= 0 && ::fstat(number, &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
   }
 
   /// Returns the first size_bytes of it, which grows if need be and never shrinks: it is to be warm the next time.
@@ -18949,6 +19120,7 @@ class SnapshotMemory {
 
  private:
   void map_anew(std::size_t size_bytes) {
+    if (!file_.is_open()) make_file();
     const std::size_t former = size();
     // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
     grow(former, size_bytes);
@@ -18962,6 +19134,7 @@ class SnapshotMemory {
 
   // In pieces, so that it comes to an end although signals interrupt it.
   void grow(std::size_t from, std::size_t size_bytes) const {
+    const WriteSignalGuard<SIGXFSZ> guard;
     constexpr std::size_t most = std::size_t{16} << 20U;
     while (from < size_bytes) {
       const std::size_t piece = std::min(most, size_bytes - from);
@@ -18988,6 +19161,7 @@ class SnapshotMemory {
   }
 
   Descriptor file_;
+  std::atomic<int> number_of_file_{-1};
   std::span<std::byte> mapped_{};
 };
 
@@ -19000,6 +19174,9 @@ class SnapshotMemory {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+// The memory of these blocks is all zero when they are made. Their large arrays are left as they are then: each page
+// that is touched costs a microsecond of the start.
+
 /// Is shared by one worker and the supervisor.
 struct alignas(64) RankBlock {
   WorkerPage page{};
@@ -19008,9 +19185,9 @@ struct alignas(64) RankBlock {
   std::atomic<std::uint32_t> life{0};           ///< a futex, which the kernel marks when the worker dies: see DeathMark
   std::atomic<std::uint32_t> stacks_wanted{0};  ///< counts how often the worker was asked for its stack
   std::atomic<std::uint32_t> stacks_told{0};    ///< a futex: which of these questions it has answered
-  std::uint32_t stack_size = 0;
-  char stack[8192] = {};
   RingState ring{};
+  std::uint32_t stack_size = 0;
+  char stack[8192];
 
   [[nodiscard]] static bool is_death(std::uint32_t life) noexcept { return (life & FUTEX_OWNER_DIED) != 0; }
 };
@@ -19030,22 +19207,31 @@ struct GroupBlock {
   std::atomic<bool> closed{false};  ///< nobody reads messages any more
   int num_workers = 0;
   std::uint32_t reason_size = 0;
-  char reason[4096] = {};
   std::uint32_t briefing_size = 0;
-  char briefing[max_briefing_bytes] = {};
-  StoreBlock store{};
+  char briefing[max_briefing_bytes];
+  char reason[4096];
+  StoreBlock store;
 };
+
+/// Says who uses the memory of a group: what processes are to have in common must be there before they are.
+enum class SharedBy { threads, processes };
 
 /// Owns the mapping. Its pages cost nothing until they are touched; it is made before any fork, so that every process
 /// has it at the same address, and it disappears with the last of them.
 class GroupMemory {
  public:
   /// most_workers: how many there may be after a restart, if those are more.
-  explicit GroupMemory(int num_workers, std::string_view briefing = {}, int most_workers = 0)
-      : capacity_(std::max(num_workers, most_workers)) {
+  explicit GroupMemory(int num_workers, std::string_view briefing = {}, int most_workers = 0,
+                       SharedBy users = SharedBy::processes)
+      : users_(users),
+        capacity_(std::max(num_workers, most_workers)),
+        snapshots_(static_cast<std::size_t>(capacity_) * num_snapshot_slots) {
     check(briefing);
-    for (int at = 0; at < capacity_ * num_snapshot_slots; ++at) snapshots_.emplace_back();
-    base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (auto& snapshot : snapshots_) {
+      if (users == SharedBy::processes) snapshot.make_file();
+    }
+    const int kind = users == SharedBy::threads ? MAP_PRIVATE : MAP_SHARED;  // private pages cost half as much
+    base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) {
       throw_system(compose("start: mapping {} bytes that {} workers share", size(), capacity_), errno);
     }
@@ -19061,7 +19247,8 @@ class GroupMemory {
   /// made for. Nobody else may be using the memory, but for those who give snapshots back.
   void reset(int num_workers, std::string_view briefing) {
     check(briefing);
-    if (::madvise(base_, owners_offset(0), MADV_REMOVE) != 0) std::memset(base_, 0, owners_offset(0));
+    const int advice = users_ == SharedBy::threads ? MADV_DONTNEED : MADV_REMOVE;
+    if (::madvise(base_, owners_offset(0), advice) != 0) std::memset(base_, 0, owners_offset(0));
     for (int at = 0; at < capacity_; ++at) {
       for (auto& owner : owners(at).slots) {
         std::uint32_t of_dead = SnapshotOwners::worker;
@@ -19071,6 +19258,7 @@ class GroupMemory {
     begin(num_workers, briefing);
   }
 
+  [[nodiscard]] SharedBy users() const noexcept { return users_; }
   [[nodiscard]] int num_workers() const noexcept { return group().num_workers; }
   /// The most that there can be.
   [[nodiscard]] int capacity() const noexcept { return capacity_; }
@@ -19181,9 +19369,10 @@ class GroupMemory {
     return static_cast<std::byte*>(base_) + offset;
   }
 
+  SharedBy users_;
   int capacity_;
   void* base_ = nullptr;
-  std::vector<SnapshotMemory> snapshots_{};
+  std::vector<SnapshotMemory> snapshots_;
 };
 
 }  // namespace detail
@@ -19816,6 +20005,8 @@ class WorkerStore final : public Store {
   [[nodiscard]] Descriptor take_memory() override {
     return is_file_taken_.exchange(true) ? Descriptor{} : std::move(kept_file_);
   }
+
+  [[nodiscard]] bool joins_threads() const noexcept override { return memory_->users() == SharedBy::threads; }
 
  private:
   GroupMemory* memory_;
@@ -21425,7 +21616,7 @@ namespace detail {
 class ThreadGroup final : public WorkerGroup {
  public:
   ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing, plan.most_workers), inbox_(memory_), body_(body) {
+      : memory_(plan.num_workers, plan.briefing, plan.most_workers, SharedBy::threads), inbox_(memory_), body_(body) {
     start_threads();
   }
 
@@ -21979,9 +22170,11 @@ struct Failure {
   bool is_host = false;  ///< a process that an engine has started is gone: only the engine can start it again
 
   /// Is what workers have failed by that could not be started.
-  [[nodiscard]] static Failure of_start(const std::exception& error, std::string what) {
+  [[nodiscard]] static Failure of_start(const std::exception& error, std::string_view what) {
     const bool is_host = dynamic_cast<const HostLostError*>(&error) != nullptr;
-    return {.what = std::move(what), .kind = is_host ? Kind::final : Kind::lost, .is_host = is_host};
+    return {.what = detail::compose("{}: {}", what, error.what()),
+            .kind = is_host ? Kind::final : Kind::lost,
+            .is_host = is_host};
   }
 };
 
@@ -22628,6 +22821,15 @@ class Chain {
     for (const AnyPreprocessor& step : steps_) all.add(step.kind());
     return all.value();
   }
+  /// The types of the steps of which nothing but the type tells one from another.
+  [[nodiscard]] std::vector<std::string> types_alike() const {
+    std::vector<std::string> all;
+    for (const AnyPreprocessor& step : steps_) {
+      const auto of_step = step.types_alike();
+      if (step.passes() > 0) all.insert(all.end(), of_step.begin(), of_step.end());
+    }
+    return all;
+  }
   /// The columns that its steps look at or change.
   [[nodiscard]] TouchedColumns touches() const {
     std::vector<std::string> all;
@@ -22748,11 +22950,16 @@ class DatasetPreprocessors {
   explicit DatasetPreprocessors(const Dataset& dataset) {
     DataStock stock = DataStock::of_operations();
     dataset.node()->take_stock(stock);
-    all_ = stock.preprocessors();
-    for (const auto& one : all_) {
-      if (!has_learned(*one)) continue;
-      learned_.push_back(one->fingerprint());
+    for (const auto& one : stock.preprocessors()) {
+      const State state = one->state();
+      const bool has_learned = state.values.begin() != state.values.end() || !state.tensors.empty();
+      all_.push_back({one, has_learned, depth_of(state)});
+      if (!has_learned) continue;
       kinds_.push_back(one->kind());
+      Fingerprint learned;
+      learned.add(kinds_.back());
+      identify_state(state, learned);
+      learned_.push_back(learned.value());
     }
   }
 
@@ -22766,6 +22973,19 @@ class DatasetPreprocessors {
 
   // Whether the other one has learned with preprocessors of the same types of the same columns, if something else.
   [[nodiscard]] bool is_of_kind_of(const DatasetPreprocessors& other) const noexcept { return kinds_ == other.kinds_; }
+
+  // The types of which nothing but the type tells one that has learned anew from another one.
+  [[nodiscard]] std::vector<std::string> types_alike() const {
+    std::vector<std::string> all;
+    for (const Step& step : all_) {
+      if (!step.has_learned) continue;
+      const auto of_step = step.preprocessor->types_alike();
+      all.insert(all.end(), of_step.begin(), of_step.end());
+    }
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }
 
   // Whether a state, which may be one of more that came behind them, says that they had learned something else.
   [[nodiscard]] bool had_learned_other(const State& state) const {
@@ -22781,8 +23001,8 @@ class DatasetPreprocessors {
   [[nodiscard]] std::optional<AnyPreprocessor> learned() const {
     if (learned_.empty()) return std::nullopt;
     std::vector<AnyPreprocessor> steps;
-    for (const auto& one : all_) {
-      if (has_learned(*one)) steps.push_back(*one);
+    for (const Step& step : all_) {
+      if (step.has_learned) steps.push_back(*step.preprocessor);
     }
     return joined(std::move(steps));
   }
@@ -22792,20 +23012,22 @@ class DatasetPreprocessors {
   [[nodiscard]] AnyPreprocessor all(const State* state = nullptr) const {
     std::vector<AnyPreprocessor> steps;
     std::size_t number = 0;
-    for (const auto& one : all_) {
-      steps.push_back(*one);
-      if (state == nullptr || !has_learned(*one)) continue;
-      const bool is_of_several = learned_.size() > 1 || depth_of(*state) > depth_of(one->state());
+    for (const Step& step : all_) {
+      steps.push_back(*step.preprocessor);
+      if (state == nullptr || !step.has_learned) continue;
+      const bool is_of_several = learned_.size() > 1 || depth_of(*state) > step.depth;
       steps.back().load_state(is_of_several ? Chain::state_of_step(*state, number++) : *state);
     }
     return joined(std::move(steps));
   }
 
  private:
-  [[nodiscard]] static bool has_learned(const AnyPreprocessor& preprocessor) {
-    const State state = preprocessor.state();
-    return state.values.begin() != state.values.end() || !state.tensors.empty();
-  }
+  struct Step {
+    std::shared_ptr<const AnyPreprocessor> preprocessor{};
+    bool has_learned = false;
+    std::size_t depth = 0;  // of its state
+  };
+
   // How many Chains there are in each other.
   [[nodiscard]] static std::size_t depth_of(const State& state) {
     std::string name = "num_steps";
@@ -22817,8 +23039,8 @@ class DatasetPreprocessors {
     return Chain{std::move(steps)};
   }
 
-  std::vector<std::shared_ptr<const AnyPreprocessor>> all_{};
-  std::vector<std::uint64_t> learned_{};  // fingerprints of those that have learned something
+  std::vector<Step> all_{};
+  std::vector<std::uint64_t> learned_{};  // what tells those that have learned something, and what that is
   std::vector<std::uint64_t> kinds_{};    // of the same
 };
 
@@ -22844,7 +23066,11 @@ class KeptPreprocessors {
       Kept* const known = find(name);
       if (known == nullptr) return add(std::move(name), std::move(used));
       if (used.begins(known->used)) return;
-      if (known->used.begins(used) || known->used.is_of_kind_of(used)) return set(*known, std::move(used));
+      if (known->used.begins(used)) return set(*known, std::move(used));
+      if (known->used.is_of_kind_of(used)) {
+        check_kind(name, used);
+        return set(*known, std::move(used));
+      }
       name = compose("{}-{}", dataset.name(), number);
     }
   }
@@ -22874,6 +23100,18 @@ class KeptPreprocessors {
     Kept kept{.dataset = std::move(name)};
     set(kept, std::move(used));
     if (kept.learned != nullptr) kept_.push_back(std::move(kept));
+  }
+  // Where nothing tells whether these have learned anew what the others had, or are others, neither may be lost.
+  static void check_kind(const std::string& name, const DatasetPreprocessors& used) {
+    const std::vector<std::string> types = used.types_alike();
+    if (types.empty()) return;
+    throw ConfigError{compose(
+        "the dataset \"{}\" is changed in two ways, by preprocessors of the same types that have learned different "
+        "things, and nothing tells whether the second is the first that has learned anew, or one to be kept beside it, "
+        "in checkpoints: give {} a touches() that returns the columns it looks at or changes, or a fingerprint() of "
+        "its "
+        "options",
+        name, joined(types, ", "))};
   }
   static void set(Kept& kept, DatasetPreprocessors used) {
     auto learned = used.learned();
@@ -23894,7 +24132,8 @@ class [[nodiscard]] Result {
   [[nodiscard]] const std::string& error() const noexcept { return fields_.error; }
   /// The first rank that failed; -1 if none did, or the run failed outside of any worker.
   [[nodiscard]] int failed_rank() const noexcept { return fields_.failed_rank; }
-  /// What main() may return: 0, 1 after a failure, 128 + signal after Ctrl-C or SIGTERM.
+  /// What main() may return: 0, 1 after a failure, 128 + signal after Ctrl-C or SIGTERM, RunConfig::preemption's status
+  /// (75) where the state is saved and the run is to be started again.
   [[nodiscard]] int exit_status() const noexcept { return fields_.exit_status; }
   /// Rank 0's last metrics; empty if it has reported none.
   [[nodiscard]] const Metrics& metrics() const noexcept {
@@ -23958,7 +24197,14 @@ class [[nodiscard]] Result {
   /// Whether the run had succeeded before, so that fit() has only read what it left.
   [[nodiscard]] bool is_recorded() const noexcept { return fields_.is_recorded; }
 
-  /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not.
+  /// Writes error() to standard error if the run did not succeed. Returns *this.
+  /// Example: return trainer.fit().print_error().exit_status();
+  const Result& print_error() const {
+    if (!*this) static_cast<void>(std::fprintf(stderr, "%s\n", fields_.error.c_str()));
+    return *this;
+  }
+  /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not; what main() does not catch
+  /// ends the program by SIGABRT, whatever exit_status() is.
   const Result& value_or_throw() const {
     if (!*this) throw WorkerError{fields_.failed_rank, fields_.error};
     return *this;
@@ -24402,21 +24648,28 @@ class SnapshotPace {
   Clock::time_point saved_at_;
 };
 
-/// Says why copies of a rank's part of the state would not fit into memory beside all else; nothing if they do. Memory
-/// that is promised and not there ends programs instead of calls. there: the bytes that copies have already, those of
-/// workers before a restart for one, which are not free. left: the bytes that are. has_restarts: the copies are asked
-/// for; otherwise half of the memory is left for what may be more urgent.
-[[nodiscard]] inline std::string lack_of_room(std::uint64_t size_bytes, int num_local_workers, std::size_t there,
-                                              bool has_restarts, std::size_t left) {
-  const std::uint64_t all = size_bytes * num_snapshots * static_cast<std::uint64_t>(num_local_workers);
-  const std::uint64_t needed = all - std::min<std::uint64_t>(all, there);
+/// Is the memory of one host that copies of the state take. Units: bytes.
+struct CopyMemory {
+  std::uint64_t copies = 0;    ///< all of them
+  std::uint64_t received = 0;  ///< what a restart takes besides, of parts that ranks of other hosts have: see HeldState
+  std::uint64_t there = 0;     ///< of both, already: since the workers before a restart, for one
+};
+
+/// Says why copies of the state would not fit into memory beside all else; nothing if they do. Memory that is promised
+/// and not there ends programs instead of calls. left: the bytes that are free. has_restarts: the copies are asked for;
+/// otherwise half of the memory is left for what may be more urgent.
+[[nodiscard]] inline std::string lack_of_room(const CopyMemory& memory, int num_local_workers, bool has_restarts,
+                                              std::size_t left) {
+  const std::uint64_t all = memory.copies + memory.received;
+  const std::uint64_t needed = all - std::min(all, memory.there);
   if (needed <= (has_restarts ? left : left / 2)) return {};
   return compose(
-      "{} workers on this host keep {} MiB of copies, {} MiB of them are to come, and {} MiB of memory are free{}; "
-      "give "
-      "the job more, or have no copies by FailureConfig::memory_percent = 0",
-      num_local_workers, all >> 20U, needed >> 20U, left >> 20U,
-      has_restarts ? "" : ", half of which they may have where no failure is survived");
+      "{} workers on this host keep {} MiB of copies{}, {} MiB of them are to come, and {} MiB of memory are free{}; "
+      "give the job more, or have no copies by FailureConfig::memory_percent = 0",
+      num_local_workers, all >> 20U,
+      memory.received > 0 ? compose(", {} MiB of what other hosts have at a restart included", memory.received >> 20U)
+                          : std::string{},
+      needed >> 20U, left >> 20U, has_restarts ? "" : ", half of which they may have where no failure is survived");
 }
 
 }  // namespace detail
@@ -24795,6 +25048,7 @@ class TrainState {
     const std::uint64_t size = detail::place_files(save, images);
     if (may_lack_room && part_bytes_ == 0) {
       part_bytes_ = agreed_size(size);
+      other_bytes_ = bytes_of_other_parts(images);
       agree_on_room();
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
@@ -24829,21 +25083,47 @@ class TrainState {
     return static_cast<std::uint64_t>(largest);
   }
 
+  // Whether one process looks after all workers.
+  [[nodiscard]] bool sees_all() const {
+    return worker_->link().sees_snapshots_of(0) && worker_->link().sees_snapshots_of(worker_->world_size() - 1);
+  }
+
+  // How much a restart takes of what ranks of other processes have, for this one.
+  [[nodiscard]] std::uint64_t bytes_of_other_parts(const std::vector<FileImage>& images) {
+    if (sees_all()) return 0;
+    std::int64_t own = 0;
+    for (const FileImage& image : images) own += image.is_part ? static_cast<std::int64_t>(image.size) : 0;
+    std::vector<std::int64_t> all(static_cast<std::size_t>(worker_->world_size()));
+    worker_->do_all_gather(buffer_of_value(own), buffer_of(all));
+    std::uint64_t bytes = 0;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      if (worker_->link().sees_snapshots_of(rank)) continue;
+      bytes += static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank)]);
+    }
+    return bytes;
+  }
+
   // Why copies would not leave enough memory of this host for all else; empty if they do. Where other processes of the
-  // host look after workers as well, they are taken to have as much memory for copies as this one has.
+  // host look after workers as well, they are taken to need as much, and to have as much, as this one. What a restart
+  // receives takes the place of a copy, which has to be larger then.
   [[nodiscard]] std::string lack_of_room() const {
-    int num_own = 0;
+    std::uint64_t num_own = 0;
     for (int rank = 0; rank < worker_->world_size(); ++rank) num_own += worker_->link().sees_snapshots_of(rank) ? 1 : 0;
-    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
-    const auto num_local = static_cast<std::size_t>(worker_->local_world_size());
-    return detail::lack_of_room(part_bytes_, worker_->local_world_size(),
-                                there * num_local / static_cast<std::size_t>(num_own), worker_->context().has_restarts,
-                                detail::memory_free());
+    const std::uint64_t larger = std::max(other_bytes_, part_bytes_);
+    const std::uint64_t received = larger - part_bytes_;
+    const std::uint64_t for_copies = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
+    const std::uint64_t for_received =
+        std::min(received, worker_->link().snapshot_memory(SnapshotKind::memory, larger) - for_copies);
+    const auto num_local = static_cast<std::uint64_t>(worker_->local_world_size());
+    return detail::lack_of_room({.copies = part_bytes_ * num_snapshots * num_local,
+                                 .received = received * num_local / num_own,
+                                 .there = (for_copies + for_received) * num_local / num_own},
+                                worker_->local_world_size(), worker_->context().has_restarts, detail::memory_free());
   }
 
   // Before the first copy, where several processes look after the workers: rank 0 knows only of its own host.
   void agree_on_room() {
-    if (worker_->link().sees_snapshots_of(0) && worker_->link().sees_snapshots_of(worker_->world_size() - 1)) return;
+    if (sees_all()) return;
     const std::string lack = lack_of_room();
     std::int32_t lacks_anywhere = lack.empty() ? 0 : 1;
     worker_->do_all_reduce(buffer_of_value(lacks_anywhere), ReduceOp::max);
@@ -24909,6 +25189,7 @@ class TrainState {
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
   bool has_lacked_room_ = false;
   std::uint64_t part_bytes_ = 0;     // of a copy of a rank's part, the largest
+  std::uint64_t other_bytes_ = 0;    // that a restart receives of other processes
   std::uint64_t checked_bytes_ = 0;  // for which there was room
   detail::SnapshotPace pace_;
 };
@@ -24974,6 +25255,7 @@ class ConnectingStore final : public Store {
   void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
   void expect(const std::vector<std::string>& keys) override { store_.expect(keys); }
   [[nodiscard]] Descriptor take_memory() override { return store_.take_memory(); }
+  [[nodiscard]] bool joins_threads() const noexcept override { return store_.joins_threads(); }
 
   /// Throws: CollectiveError once the group is ending.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
@@ -25213,6 +25495,260 @@ class JsonObject {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/lease_file.hpp
+// What stands in a run's lease.json, and whether who has written it still lives. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says how often a holder gives a sign of life, how long one that gives none is waited for, how long a lock whose
+/// holder cannot be told, or has died, and how long storage that is to say whose run it is while workers train.
+struct LeaseTimes {
+  std::chrono::nanoseconds beat = std::chrono::seconds{2};
+  std::chrono::nanoseconds patience = std::chrono::seconds{15};
+  std::chrono::nanoseconds lock = std::chrono::seconds{10};
+  std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
+};
+
+/// Tells one holder of a run from all others.
+struct LeaseId {
+  std::uint64_t generation = 0;
+  std::string id{};
+  friend bool operator==(const LeaseId&, const LeaseId&) = default;
+};
+
+/// Is what a holder has written.
+struct LeaseContent {
+  LeaseId lease{};
+  std::string host = "an unknown host";
+  std::string boot{};  ///< of the holder's kernel, which knows of all its locks
+  std::string since = "an unknown time";
+  std::int64_t pid = 0;
+  bool has_ended = false;
+  bool is_left = false;  ///< it has ended, and left the run to others
+  bool is_locked = true;
+
+  /// One that has written no boot may be about to, or belong to an older release, on this host.
+  [[nodiscard]] bool is_elsewhere(const std::string& own_boot) const { return !boot.empty() && boot != own_boot; }
+  [[nodiscard]] bool has_died() const {
+    const bool is_here = host == host_name() && pid > 0;
+    return is_here && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+  }
+};
+
+/// Opens the file anew each time, so that a network file system asks its server.
+class LeaseFile {
+ public:
+  using Sign = std::pair<std::int64_t, std::int64_t>;
+
+  explicit LeaseFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)), files_(std::move(files)) {}
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Returns nothing if it cannot be read, which says nothing about whose it is; errno says why.
+  [[nodiscard]] std::optional<LeaseContent> read() const {
+    const Descriptor file = open();
+    if (!file.is_open() && errno != ENOENT) return std::nullopt;
+    char text[size];
+    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    if (got < 0) return std::nullopt;
+    LeaseContent content;
+    if (got == 0) return content;
+    try {
+      const Json json = parse_json({text, static_cast<std::size_t>(got)});
+      content.lease.generation = json.at("generation").as<std::uint64_t>();
+      content.lease.id = json.at("id").text();
+      content.host = json.at("host").text();
+      content.since = json.at("since").text();
+      content.pid = json.at("pid").as<std::int64_t>();
+      content.boot = json.at("boot").text();
+      content.has_ended = json.at("has_ended").boolean();
+      if (const Json* left = json.find("left")) content.is_left = left->boolean();
+      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
+    } catch (const std::exception&) {  // half written by one that has died: as good as none
+    }
+    return content;
+  }
+
+  /// When it was written or touched last, by whatever clock; nothing if that cannot be told.
+  [[nodiscard]] std::optional<Sign> last_sign() const {
+    const Descriptor file = open();
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    return Sign{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  }
+
+  /// Whether a process of this host has locked it, which has it open or has inherited it.
+  [[nodiscard]] bool is_locked() const {
+    const Descriptor file{files_->open(path_, O_RDWR)};
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    const bool is_known = file.is_open() && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
+    return !is_known || whole.l_type != F_UNLCK;
+  }
+
+  static constexpr std::size_t size = 1024;
+
+ private:
+  [[nodiscard]] Descriptor open() const { return Descriptor{files_->open(path_, O_RDONLY)}; }
+
+  std::filesystem::path path_;
+  std::shared_ptr<Files> files_;
+};
+
+/// Finds out whether a holder gives signs of life. Whose host it is cannot be asked, nor its clock be trusted. Silence
+/// is counted in looks, and a look that stalls tells nothing: the storage may have stood still, or this process, while
+/// the holder went on.
+class LeaseSilence {
+ public:
+  explicit LeaseSilence(const LeaseTimes& times) : times_(times), looks_left_(times.patience / times.beat) {}
+
+  /// Looks. Returns whether a sign has come since the look before. A sign begins the silence anew.
+  bool look(const LeaseFile& file) {
+    const Deadline in_time = Deadline::after(times_.beat);
+    const auto sign = file.last_sign();
+    const bool is_new = sign && last_ && *sign != *last_;
+    const bool counts = sign && last_ && !in_time.expired();
+    if (is_new) {
+      looks_left_ = times_.patience / times_.beat;
+    } else if (counts && looks_left_ > 0) {
+      --looks_left_;
+    }
+    if (sign) last_ = sign;
+    return is_new;
+  }
+  [[nodiscard]] bool is_over() const noexcept { return looks_left_ <= 0; }
+
+ private:
+  LeaseTimes times_;
+  std::chrono::nanoseconds::rep looks_left_;
+  std::optional<LeaseFile::Sign> last_{};
+};
+
+/// Finds out whether a run may be taken over from its holder, by those who have had a part in its run and have lost it.
+class LeaseHolderWatch {
+ public:
+  explicit LeaseHolderWatch(LeaseContent holder, const LeaseTimes& times = {})
+      : holder_(std::move(holder)), times_(times), silence_(times) {}
+
+  [[nodiscard]] const LeaseContent& holder() const noexcept { return holder_; }
+  [[nodiscard]] bool is_silent() const noexcept { return silence_.is_over(); }
+  /// Whether a look has found a sign of life.
+  [[nodiscard]] bool gives_signs() const noexcept { return gives_signs_; }
+
+  /// now: what is read in the file, and names the same holder. It may be taken over if it has left the run to others,
+  /// has died on this host with all of its workers, or has been silent for long enough.
+  [[nodiscard]] bool is_over(const LeaseFile& file, const LeaseContent& now) {
+    if (now.has_ended) return now.is_left;
+    if (Deadline::Clock::now() >= next_look_) {
+      next_look_ = Deadline::Clock::now() + times_.beat;
+      if (silence_.look(file)) gives_signs_ = true;
+    }
+    if (silence_.is_over()) return true;
+    return !now.is_elsewhere(own_boot_) && (now.is_locked ? !file.is_locked() : now.has_died());
+  }
+
+ private:
+  LeaseContent holder_;
+  LeaseTimes times_;
+  LeaseSilence silence_;
+  bool gives_signs_ = false;
+  std::string own_boot_ = boot_id();
+  Deadline::Clock::time_point next_look_ = Deadline::Clock::now();
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/lease_claims.hpp
+// Who may have which generation of a run, of those that want it at the same time. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::string_view claims_name = "generations";
+
+/// Has each generation of a run have one holder at most, however long anybody is held up at whatever step. A claim is
+/// an empty file named by the generation, which one process makes: a network file system lets only one as well. It
+/// stays for as long as the run's directory, for a claim that could be made again would be no one's alone.
+class LeaseClaims {
+ public:
+  explicit LeaseClaims(const std::filesystem::path& run, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : folder_(run / claims_name), files_(std::move(files)) {}
+
+  [[nodiscard]] std::filesystem::path path(std::uint64_t generation) const {
+    return folder_ / std::to_string(generation);
+  }
+
+  /// Returns the last generation that is claimed; 0 if none is. Throws: Error.
+  [[nodiscard]] std::uint64_t last() const {
+    // A network file system asks its server what is new in a directory that is opened.
+    const Descriptor directory{uninterrupted([&] { return files_->open_directory(folder_); })};
+    if (!directory.is_open() && errno == ENOENT) return 0;
+    std::vector<std::string> names;
+    if (!directory.is_open() || uninterrupted([&] { return files_->list(folder_, names); }) != 0) fail("read", errno);
+    std::uint64_t last = 0;
+    for (const std::string& name : names) {
+      last = std::max(last, number_between<std::uint64_t>("", name, "").value_or(0));
+    }
+    return last;
+  }
+
+  /// Returns whether it is this process's: false if another has made that claim. Throws: Error.
+  [[nodiscard]] bool make(std::uint64_t generation) const {
+    if (uninterrupted([&] { return files_->make_directory(folder_); }) != 0 && errno != EEXIST) fail("made", errno);
+    const Descriptor file{uninterrupted([&] { return files_->create(path(generation)); })};
+    if (!file.is_open() && errno != EEXIST) fail("written to", errno);
+    return file.is_open();
+  }
+
+  /// Takes back a claim that this process has made and makes nothing of.
+  void withdraw(std::uint64_t generation) const noexcept { files_->unlink(path(generation)); }
+
+ private:
+  [[noreturn]] void fail(std::string_view action, int code) const {
+    throw Error{compose("{} cannot be {}: {}", folder_.string(), action, explain_errno(code))};
+  }
+
+  std::filesystem::path folder_;
+  std::shared_ptr<Files> files_;
+};
+
+/// Finds out whether a claim may be passed over, as whoever has made it has written nothing into the lease since: it
+/// has died in between, or is held up, and will find then that another has gone on.
+class ClaimWatch {
+ public:
+  explicit ClaimWatch(LeaseClaims claims, const LeaseTimes& times = {}) : claims_(std::move(claims)), times_(times) {}
+
+  /// Returns the generation after which the next one may be claimed; nothing as long as something may come of a claim
+  /// on one after `held`, which is read in the lease. Throws: Error.
+  [[nodiscard]] std::optional<std::uint64_t> look(std::uint64_t held) {
+    const std::uint64_t last = claims_.last();
+    if (last <= held) return held;
+    if (!silence_ || last != watched_) {
+      silence_.emplace(times_);
+      watched_ = last;
+    }
+    if (Deadline::Clock::now() >= next_look_) {
+      next_look_ = Deadline::Clock::now() + times_.beat;
+      static_cast<void>(silence_->look(LeaseFile{claims_.path(last)}));
+    }
+    return silence_->is_over() ? std::optional{last} : std::nullopt;
+  }
+
+ private:
+  LeaseClaims claims_;
+  LeaseTimes times_;
+  std::optional<LeaseSilence> silence_{};
+  std::uint64_t watched_ = 0;
+  Deadline::Clock::time_point next_look_ = Deadline::Clock::now();
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/run_record.hpp
 // What an earlier program has written about a run. Train room.
 
@@ -25440,12 +25976,6 @@ class LineFile {
   /// What is to be said when the first line is lost.
   [[nodiscard]] std::string complaint() const { return compose("{} cannot be written: {}", path_.string(), reason()); }
   [[nodiscard]] std::string reason() const { return explain_errno(code_); }
-  /// How many lines are missing and why; empty if none is.
-  [[nodiscard]] std::string warning() const {
-    if (num_lost_ == 0) return {};
-    return compose("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
-                   explain_errno(code_));
-  }
 
  private:
   bool open() {
@@ -25481,8 +26011,9 @@ class LineFile {
 
 /// Returns a name that no other run has: date, time and six random digits.
 [[nodiscard]] inline std::string unique_name() {
-  std::random_device random;
-  return compose("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random() & 0xFF'FFFFU);
+  std::uint32_t random = 0;
+  fill_random(std::as_writable_bytes(std::span{&random, 1}));
+  return compose("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random & 0xFF'FFFFU);
 }
 
 /// Throws: ConfigError if name cannot be the name of a run.
@@ -25542,9 +26073,8 @@ struct RunPlace {
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
-    if (name == "logs" || name == "lease.json" || name.starts_with("leader.json") || name.starts_with("run.json.")) {
-      continue;
-    }
+    const bool is_of_start = name == "logs" || name == "lease.json" || name == claims_name;
+    if (is_of_start || name.starts_with("leader.json") || name.starts_with("run.json.")) continue;
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
@@ -25632,269 +26162,36 @@ inline void check_is_run(const std::filesystem::path& path) {
   }
 }
 
-/// Is the directory of a run: run.json, metrics.jsonl, events.jsonl, logs/rank-0.log and so on, result.json.
-class RunDirectory {
- public:
-  RunDirectory(std::filesystem::path path, int world_size, std::shared_ptr<Files> files = std::make_shared<Files>())
-      : path_(std::move(path)),
-        files_(std::move(files)),
-        metrics_(path_ / "metrics.jsonl", files_),
-        events_(path_ / "events.jsonl", files_) {
-    for (int rank = 0; rank < world_size; ++rank) {
-      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank), files_));
-    }
+/// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
+/// milliseconds. Returns what went wrong, or an empty text.
+[[nodiscard]] inline std::string write_object(const std::filesystem::path& path, const JsonObject& object, bool lasts,
+                                              std::shared_ptr<Files> files = std::make_shared<Files>()) {
+  LineFile file{compose("{}.{}", path.string(), ::getpid()), files};
+  const auto complain = [&path](std::string_view why) {
+    return compose("{} cannot be written: {}", path.string(), why);
+  };
+  if (!file.append(object.text()) || (lasts && !file.sync())) {
+    files->unlink(file.path());
+    return complain(file.reason());
   }
-
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
-  /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
-  /// milliseconds. Returns what went wrong, or an empty text.
-  [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object, bool lasts) const {
-    if (is_fenced_) return {};
-    const auto path = path_ / name;
-    LineFile file{compose("{}.{}", path.string(), ::getpid()), files_};
-    const auto complain = [&path](std::string_view why) {
-      return compose("{} cannot be written: {}", path.string(), why);
-    };
-    if (!file.append(object.text()) || (lasts && !file.sync())) {
-      files_->unlink(file.path());
-      return complain(file.reason());
-    }
-    if (files_->rename(file.path(), path) != 0) return complain(explain_errno(errno));
-    if (!lasts) return {};
-    try {
-      sync_directory(*files_, path_);
-    } catch (const Error& error) {
-      return complain(error.what());
-    }
-    return {};
+  if (files->rename(file.path(), path) != 0) return complain(explain_errno(errno));
+  if (!lasts) return {};
+  try {
+    sync_directory(*files, path.parent_path());
+  } catch (const Error& error) {
+    return complain(error.what());
   }
-  /// From here on nothing is written any more: the run is another program's.
-  void fence() noexcept { is_fenced_ = true; }
-  [[nodiscard]] bool is_fenced() const noexcept { return is_fenced_; }
-  /// From here on, what is said about a file does not promise that training goes on.
-  void note_end() noexcept { is_training_ = false; }
-  /// These two return what is to be said about it when a file takes a line no more: once for each file.
-  [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
-  [[nodiscard]] std::string append_event(const JsonObject& event) { return append(events_, event.text()); }
-  [[nodiscard]] std::string append_log(int rank, std::string_view line) {
-    return append(*logs_[static_cast<std::size_t>(rank)], line);
-  }
+  return {};
+}
 
-  /// Takes back all metrics but the first `size` bytes.
-  [[nodiscard]] std::string keep_metrics(std::uint64_t size) {
-    return is_fenced_ || metrics_.cut(size) ? std::string{} : complaint_about(metrics_);
-  }
-  [[nodiscard]] std::uint64_t metrics_size() const noexcept { return metrics_.size(); }
-
-  /// The log of a rank, if it has written anything.
-  [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {
-    const LineFile& log = *logs_[static_cast<std::size_t>(rank)];
-    return log.exists() ? std::optional{log.path()} : std::nullopt;
-  }
-
-  [[nodiscard]] std::vector<std::string> warnings() const {
-    std::vector<std::string> all;
-    if (std::string text = events_.warning(); !text.empty()) all.push_back(std::move(text));
-    if (std::string text = metrics_.warning(); !text.empty()) all.push_back(std::move(text));
-    for (const auto& log : logs_) {
-      if (std::string text = log->warning(); !text.empty()) all.push_back(std::move(text));
-    }
-    return all;
-  }
-
-  /// Takes back a directory in which nothing has happened.
-  void remove() const {
-    std::error_code ignored;
-    std::filesystem::remove(path_ / "run.json", ignored);
-    std::filesystem::remove(path_ / "lease.json", ignored);
-    std::filesystem::remove(path_ / "leader.json", ignored);
-    std::filesystem::remove(path_ / "logs", ignored);
-    std::filesystem::remove(path_, ignored);
-  }
-
- private:
-  [[nodiscard]] std::string append(LineFile& file, std::string_view line) const {
-    return is_fenced_ || file.append(line) || file.num_lost() > 1 ? std::string{} : complaint_about(file);
-  }
-  [[nodiscard]] std::string complaint_about(const LineFile& file) const {
-    return file.complaint() + (is_training_ ? "; training goes on" : "");
-  }
-
-  std::filesystem::path path_;
-  std::shared_ptr<Files> files_;
-  LineFile metrics_;
-  LineFile events_;
-  std::vector<std::unique_ptr<LineFile>> logs_{};
-  bool is_training_ = true;
-  bool is_fenced_ = false;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/lease_file.hpp
-// What stands in a run's lease.json, and whether who has written it still lives. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says how often a holder gives a sign of life, how long one that gives none is waited for, how long a lock whose
-/// holder cannot be told, or has died, and how long storage that is to say whose run it is while workers train.
-struct LeaseTimes {
-  std::chrono::nanoseconds beat = std::chrono::seconds{2};
-  std::chrono::nanoseconds patience = std::chrono::seconds{15};
-  std::chrono::nanoseconds lock = std::chrono::seconds{10};
-  std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
-};
-
-/// Tells one holder of a run from all others.
-struct LeaseId {
-  std::uint64_t generation = 0;
-  std::string id{};
-  friend bool operator==(const LeaseId&, const LeaseId&) = default;
-};
-
-/// Is what a holder has written.
-struct LeaseContent {
-  LeaseId lease{};
-  std::string host = "an unknown host";
-  std::string boot{};  ///< of the holder's kernel, which knows of all its locks
-  std::string since = "an unknown time";
-  std::int64_t pid = 0;
-  bool has_ended = false;
-  bool is_left = false;  ///< it has ended, and left the run to others
-  bool is_locked = true;
-
-  /// One that has written no boot may be about to, or belong to an older release, on this host.
-  [[nodiscard]] bool is_elsewhere(const std::string& own_boot) const { return !boot.empty() && boot != own_boot; }
-  [[nodiscard]] bool has_died() const {
-    const bool is_here = host == host_name() && pid > 0;
-    return is_here && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
-  }
-};
-
-/// Opens the file anew each time, so that a network file system asks its server.
-class LeaseFile {
- public:
-  using Sign = std::pair<std::int64_t, std::int64_t>;
-
-  explicit LeaseFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
-      : path_(std::move(path)), files_(std::move(files)) {}
-
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
-  /// Returns nothing if it cannot be read, which says nothing about whose it is; errno says why.
-  [[nodiscard]] std::optional<LeaseContent> read() const {
-    const Descriptor file = open();
-    if (!file.is_open() && errno != ENOENT) return std::nullopt;
-    char text[size];
-    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
-    if (got < 0) return std::nullopt;
-    LeaseContent content;
-    try {
-      const Json json = parse_json({text, static_cast<std::size_t>(got)});
-      content.lease.generation = json.at("generation").as<std::uint64_t>();
-      content.lease.id = json.at("id").text();
-      content.host = json.at("host").text();
-      content.since = json.at("since").text();
-      content.pid = json.at("pid").as<std::int64_t>();
-      content.boot = json.at("boot").text();
-      content.has_ended = json.at("has_ended").boolean();
-      if (const Json* left = json.find("left")) content.is_left = left->boolean();
-      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
-    } catch (const std::exception&) {  // half written by one that has died: as good as none
-    }
-    return content;
-  }
-
-  /// When it was written or touched last, by whatever clock; nothing if that cannot be told.
-  [[nodiscard]] std::optional<Sign> last_sign() const {
-    const Descriptor file = open();
-    struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
-    return Sign{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
-  }
-
-  /// Whether a process of this host has locked it, which has it open or has inherited it.
-  [[nodiscard]] bool is_locked() const {
-    const Descriptor file{files_->open(path_, O_RDWR)};
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    whole.l_whence = SEEK_SET;
-    const bool is_known = file.is_open() && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
-    return !is_known || whole.l_type != F_UNLCK;
-  }
-
-  static constexpr std::size_t size = 1024;
-
- private:
-  [[nodiscard]] Descriptor open() const { return Descriptor{files_->open(path_, O_RDONLY)}; }
-
-  std::filesystem::path path_;
-  std::shared_ptr<Files> files_;
-};
-
-/// Finds out whether a holder gives signs of life. Whose host it is cannot be asked, nor its clock be trusted. Silence
-/// is counted in looks, and a look that stalls tells nothing: the storage may have stood still, or this process, while
-/// the holder went on.
-class LeaseSilence {
- public:
-  explicit LeaseSilence(const LeaseTimes& times) : times_(times), looks_left_(times.patience / times.beat) {}
-
-  /// Looks. Returns whether a sign has come since the look before. A sign begins the silence anew.
-  bool look(const LeaseFile& file) {
-    const Deadline in_time = Deadline::after(times_.beat);
-    const auto sign = file.last_sign();
-    const bool is_new = sign && last_ && *sign != *last_;
-    const bool counts = sign && last_ && !in_time.expired();
-    if (is_new) {
-      looks_left_ = times_.patience / times_.beat;
-    } else if (counts && looks_left_ > 0) {
-      --looks_left_;
-    }
-    if (sign) last_ = sign;
-    return is_new;
-  }
-  [[nodiscard]] bool is_over() const noexcept { return looks_left_ <= 0; }
-
- private:
-  LeaseTimes times_;
-  std::chrono::nanoseconds::rep looks_left_;
-  std::optional<LeaseFile::Sign> last_{};
-};
-
-/// Finds out whether a run may be taken over from its holder, by those who have had a part in its run and have lost it.
-class LeaseHolderWatch {
- public:
-  explicit LeaseHolderWatch(LeaseContent holder, const LeaseTimes& times = {})
-      : holder_(std::move(holder)), times_(times), silence_(times) {}
-
-  [[nodiscard]] const LeaseContent& holder() const noexcept { return holder_; }
-  [[nodiscard]] bool is_silent() const noexcept { return silence_.is_over(); }
-  /// Whether a look has found a sign of life.
-  [[nodiscard]] bool gives_signs() const noexcept { return gives_signs_; }
-
-  /// now: what is read in the file, and names the same holder. It may be taken over if it has left the run to others,
-  /// has died on this host with all of its workers, or has been silent for long enough.
-  [[nodiscard]] bool is_over(const LeaseFile& file, const LeaseContent& now) {
-    if (now.has_ended) return now.is_left;
-    if (Deadline::Clock::now() >= next_look_) {
-      next_look_ = Deadline::Clock::now() + times_.beat;
-      if (silence_.look(file)) gives_signs_ = true;
-    }
-    if (silence_.is_over()) return true;
-    return !now.is_elsewhere(own_boot_) && (now.is_locked ? !file.is_locked() : now.has_died());
-  }
-
- private:
-  LeaseContent holder_;
-  LeaseTimes times_;
-  LeaseSilence silence_;
-  bool gives_signs_ = false;
-  std::string own_boot_ = boot_id();
-  Deadline::Clock::time_point next_look_ = Deadline::Clock::now();
-};
+/// Takes back the directory of a run in which nothing has happened.
+inline void remove_run_directory(const std::filesystem::path& run) {
+  std::error_code ignored;
+  for (const char* name : {"run.json", "lease.json", "leader.json", "logs"})
+    std::filesystem::remove(run / name, ignored);
+  std::filesystem::remove_all(run / claims_name, ignored);
+  std::filesystem::remove(run, ignored);
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -25938,64 +26235,120 @@ template <class IsOver>
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/leavable_thread.hpp
+// A thread that need not be waited for without end, because storage may hold it up. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is for what waits for storage: a call of the system that never returns cannot be ended from outside.
+class LeavableThread {
+ public:
+  LeavableThread() = default;
+  /// run: owns all that it uses, for it may outlive everything else. Throws: std::system_error if there is no thread.
+  template <class Run>
+  explicit LeavableThread(Run run) {
+    std::promise<void> end;
+    end_ = end.get_future();
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    thread_ = std::thread{[run = std::move(run), end = std::move(end)]() mutable {
+      {
+        const Run own = std::move(run);
+        own();
+      }
+      end.set_value();
+    }};
+  }
+  LeavableThread(LeavableThread&&) = default;
+  /// Only while it has no thread.
+  LeavableThread& operator=(LeavableThread&&) = default;
+  ~LeavableThread() = default;
+
+  [[nodiscard]] bool is_running() const noexcept { return thread_.joinable(); }
+
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+  /// Waits for its end, and leaves it behind at the deadline: it goes on by itself then. Returns whether it has ended.
+  bool join_or_leave(const Deadline& deadline) {
+    if (!thread_.joinable()) return true;
+    const bool has_ended = end_.wait_for(deadline.remaining()) == std::future_status::ready;
+    has_ended ? thread_.join() : thread_.detach();
+    return has_ended;
+  }
+
+ private:
+  std::future<void> end_{};
+  std::thread thread_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/heartbeat.hpp
 // Does something again and again on a thread of its own. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Owns the thread.
+/// Owns the thread. What it does may wait for storage.
 class Heartbeat {
  public:
+  /// beat: owns all that it uses, for storage may hold it for longer than all else lives.
   Heartbeat(std::function<void()> beat, std::chrono::nanoseconds interval)
-      : beat_(std::move(beat)), interval_(interval) {
-    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
-    thread_ = std::thread{[this] { run(); }};
-  }
+      : pulse_(std::make_shared<Pulse>()), thread_{[pulse = pulse_, beat = std::move(beat), interval] {
+          pulse->run(beat, interval);
+        }} {}
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
-  ~Heartbeat() {
+  ~Heartbeat() { end(Deadline::after(std::chrono::seconds{1})); }
+
+  /// Does it no more. Returns false at the deadline if storage holds it then: it goes on by itself when that answers,
+  /// and ends.
+  bool end(const Deadline& deadline) {
     {
-      const std::lock_guard lock{mutex_};
-      is_ending_ = true;
+      const std::lock_guard lock{pulse_->mutex};
+      pulse_->is_ending = true;
     }
-    changed_.notify_all();
-    thread_.join();
+    pulse_->changed.notify_all();
+    return thread_.join_or_leave(deadline);
   }
 
   /// Has it done once more, and waits until that is over. Returns whether it is.
   bool beat_now(const Deadline& deadline) {
-    std::unique_lock lock{mutex_};
-    const std::uint64_t wanted = num_begun_ + 1;  // not one that is under way
-    num_wanted_ = wanted;
-    changed_.notify_all();
-    return changed_.wait_for(lock, deadline.remaining(), [&] { return num_done_ >= wanted; });
+    std::unique_lock lock{pulse_->mutex};
+    const std::uint64_t wanted = pulse_->num_begun + 1;  // not one that is under way
+    pulse_->num_wanted = wanted;
+    pulse_->changed.notify_all();
+    return pulse_->changed.wait_for(lock, deadline.remaining(), [&] { return pulse_->num_done >= wanted; });
   }
 
  private:
-  void run() {
-    std::unique_lock lock{mutex_};
-    while (true) {
-      changed_.wait_for(lock, interval_, [this] { return is_ending_ || num_wanted_ > num_begun_; });
-      if (is_ending_) return;
-      const std::uint64_t number = ++num_begun_;
-      lock.unlock();
-      beat_();
-      lock.lock();
-      num_done_ = number;
-      changed_.notify_all();
-    }
-  }
+  struct Pulse {
+    std::mutex mutex{};
+    std::condition_variable changed{};
+    bool is_ending = false;
+    std::uint64_t num_begun = 0;
+    std::uint64_t num_done = 0;
+    std::uint64_t num_wanted = 0;
 
-  std::function<void()> beat_;
-  std::chrono::nanoseconds interval_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_ending_ = false;
-  std::uint64_t num_begun_ = 0;
-  std::uint64_t num_done_ = 0;
-  std::uint64_t num_wanted_ = 0;
-  std::thread thread_;
+    void run(const std::function<void()>& beat, std::chrono::nanoseconds interval) {
+      std::unique_lock lock{mutex};
+      while (true) {
+        changed.wait_for(lock, interval, [this] { return is_ending || num_wanted > num_begun; });
+        if (is_ending) return;
+        const std::uint64_t number = ++num_begun;
+        lock.unlock();
+        beat();
+        lock.lock();
+        num_done = number;
+        changed.notify_all();
+      }
+    }
+  };
+
+  std::shared_ptr<Pulse> pulse_;
+  LeavableThread thread_;
 };
 
 }  // namespace detail
@@ -26010,7 +26363,8 @@ namespace detail {
 /// Knows the settings, and whether the file has been seen.
 class PreemptionNotice {
  public:
-  explicit PreemptionNotice(PreemptionConfig config) : config_(std::move(config)) {}
+  explicit PreemptionNotice(PreemptionConfig config)
+      : config_(std::move(config)), file_(std::make_shared<File>(config_.file)) {}
 
   [[nodiscard]] bool is_announced_by(int signal) const {
     return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
@@ -26026,17 +26380,17 @@ class PreemptionNotice {
   /// has been called.
   [[nodiscard]] bool take_file() {
     if (config_.file.empty() || is_file_taken_) return false;
-    if (!lookout_) look();
-    is_file_taken_ = is_file_there_.load(std::memory_order_relaxed);
+    if (!lookout_) file_->look();
+    is_file_taken_ = file_->is_there.load(std::memory_order_relaxed);
     return is_file_taken_;
   }
 
-  /// Looks for the file on a thread of its own from now on. The notice stays where it is then. Returns what there is to
-  /// be said if there is no thread for it.
+  /// Looks for the file on a thread of its own from now on. Returns what there is to be said if there is no thread for
+  /// it.
   [[nodiscard]] std::string look_out() {
     if (config_.file.empty() || lookout_) return {};
     try {
-      lookout_ = std::make_unique<Heartbeat>([this] { look(); }, look_interval);
+      lookout_ = std::make_unique<Heartbeat>([file = file_] { file->look(); }, look_interval);
       lookout_->beat_now(Deadline::after(std::chrono::nanoseconds{0}));
       return {};
     } catch (const std::system_error& error) {
@@ -26050,13 +26404,21 @@ class PreemptionNotice {
  private:
   static constexpr std::chrono::nanoseconds look_interval = std::chrono::milliseconds{500};
 
-  void look() {
-    std::error_code ignored;
-    if (std::filesystem::exists(config_.file, ignored)) is_file_there_.store(true, std::memory_order_relaxed);
-  }
+  // May be looked for when all else is over: see Heartbeat.
+  struct File {
+    explicit File(std::filesystem::path its_path) : path(std::move(its_path)) {}
+
+    void look() {
+      std::error_code ignored;
+      if (std::filesystem::exists(path, ignored)) is_there.store(true, std::memory_order_relaxed);
+    }
+
+    std::filesystem::path path;
+    std::atomic<bool> is_there{false};
+  };
 
   PreemptionConfig config_;
-  std::atomic<bool> is_file_there_{false};
+  std::shared_ptr<File> file_;
   bool is_file_taken_ = false;
   std::unique_ptr<Heartbeat> lookout_{};
 };
@@ -26064,22 +26426,43 @@ class PreemptionNotice {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/run_lease.hpp
-// Sees to it that one program at a time writes to a run's directory. Train room.
+// ---- railyard/train/detail/held_lease.hpp
+// What a program does with the lease.json of a run that it has, or wants to have. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
-/// them has gone, however they end. Between hosts locks may not reach, or stay behind when a host dies. So a holder
-/// touches the file again and again, and who comes from another host looks whether that goes on; the time that the file
-/// has got by it is only compared with itself, for clocks differ. Its generation grows with each holder: one that was
-/// replaced all the same, because it was suspended, finds another than its own, and commits nothing any more.
-class RunLease {
+/// Is what was seen last of whose run it is, by whichever thread.
+class LeaseSight {
  public:
-  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
-  explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
-                    std::shared_ptr<Files> files = std::make_shared<Files>())
+  using Time = std::chrono::nanoseconds;  // of boot_time()
+
+  void set(std::string taker, Time begun_at) {
+    const std::lock_guard lock{mutex_};
+    if (begun_at_ && begun_at < *begun_at_) return;  // by a thread that storage has held
+    taker_ = std::move(taker);
+    begun_at_ = begun_at;
+  }
+  [[nodiscard]] std::string taker() const {
+    const std::lock_guard lock{mutex_};
+    return taker_;
+  }
+  [[nodiscard]] std::optional<Time> age() const {
+    const std::lock_guard lock{mutex_};
+    return begun_at_ ? std::optional{boot_time() - *begun_at_} : std::nullopt;
+  }
+
+ private:
+  mutable std::mutex mutex_{};
+  std::string taker_{};
+  std::optional<Time> begun_at_{};
+};
+
+/// Has lease.json open, and its lock if there are locks. Used by several threads at once, as soon as it is made.
+class HeldLease {
+ public:
+  /// See RunLease.
+  HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files)
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
@@ -26088,16 +26471,14 @@ class RunLease {
     const LeaseContent before = read_or_refuse();
     const bool may_live =
         !before.has_ended && (before.is_elsewhere(own_.boot) || (!before.is_locked && !before.has_died()));
-    const bool is_watched = !own_.is_locked || may_live;
-    if (is_watched) watch(before);
-    write_as_next(before);
-    if (is_watched) yield_to_others();
+    const std::uint64_t generation = generation_before(before);
+    const std::uint64_t last_claim = std::max(generation, claimed());
+    const bool is_contended = !own_.is_locked || may_live || last_claim > generation;
+    if (is_contended) watch(before);
+    take_after(last_claim, before, is_contended);
   }
-  /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
-  /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
-  /// there. Throws: ConfigError that names the holder if another was faster, or if the file cannot be read or written.
-  RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times = {},
-           std::shared_ptr<Files> files = std::make_shared<Files>())
+  HeldLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
+            const LeaseTimes& times, std::shared_ptr<Files> files)
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path(), O_RDWR)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
@@ -26108,132 +26489,86 @@ class RunLease {
     // Then those of this host are kept out by the lock, and others still wait for a silence.
     const bool is_by_lock = !is_silent && before.is_locked && !before.has_ended && !before.is_elsewhere(own_.boot);
     if (is_by_lock && !own_.is_locked) throw_in_use(before, ", and another process takes it over");
-    write_as_next(before);
-    if (files_->sync(file_.get()) != 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
-    if (!is_by_lock) yield_to_others();
-  }
-  RunLease(RunLease&&) = default;
-  RunLease& operator=(RunLease&&) = delete;
-  ~RunLease() {
-    heartbeat_.reset();
-    if (!file_.is_open()) return;  // moved from
-    try {
-      own_.has_ended = true;
-      own_.is_left = is_to_be_left_;
-      if (is_held()) write();
-    } catch (const std::exception&) {  // the next one from another host waits for signs of life
-    }
+    take_after(last_claim, before, true);
   }
 
-  [[nodiscard]] std::uint64_t generation() const noexcept { return own_.lease.generation; }
-  /// By which others know this holder.
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return lease_file_.path(); }
   [[nodiscard]] const LeaseId& id() const noexcept { return own_.lease; }
-
-  /// Has other hosts see that it is held: a network file system may keep for a while what is written.
+  [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
+  [[nodiscard]] const LeaseSight& sight() const noexcept { return sight_; }
   void show() const { static_cast<void>(files_->sync(file_.get())); }
 
-  /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
-  void leave_to_others() noexcept { is_to_be_left_ = true; }
-
-  /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
+  /// See RunLease.
   [[nodiscard]] bool is_held() const {
     const auto now = read_past_late();
     if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path().string(), explain_errno(errno))};
     return is_own(*now);
   }
 
-  /// How often to ask.
-  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept { return times_.beat; }
-  /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
-  /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
-  /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this
-  /// program may have been suspended: but a short while only, and once. Until storage that is slower than that has
-  /// answered, what is reported is still written; a checkpoint is not: see is_held().
-  [[nodiscard]] std::string taker(bool at_once) {
-    const auto age = sight_->age();
-    const bool is_old = !age || *age >= 2 * times_.beat;
-    if (!heartbeat_) {
-      if (at_once || is_old) static_cast<void>(look());
-    } else if (at_once) {
-      heartbeat_->beat_now(Deadline::after(times_.patience));
-    } else if (is_old && !std::exchange(has_waited_, true)) {
-      heartbeat_->beat_now(Deadline::after(times_.answer));
-    }
-    if (!is_old) has_waited_ = false;
-    return sight_->taker();
-  }
-
-  /// Gives signs of life from now on. The lease stays where it is then. Returns what there is to be said if it cannot.
-  [[nodiscard]] std::string keep_alive() {
-    const auto beat = [this] {
-      if (look()) ::futimens(file_.get(), nullptr);
-    };
-    try {
-      if (!heartbeat_) heartbeat_ = std::make_unique<Heartbeat>(beat, times_.beat);
-      return {};
-    } catch (const std::system_error& error) {
-      return compose("no signs of life are given in {}, so a program on another host may take the run over: {}",
-                     path().string(), error.what());
-    }
-  }
-
-  /// Gives none until it is asked to again: a fork of this process needs all threads to be at rest.
-  void pause() { heartbeat_.reset(); }
-
-  /// Says from whom the run was taken over who had not ended in order on another host; empty if there is no such one.
-  [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
-
- private:
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return lease_file_.path(); }
-  [[nodiscard]] std::filesystem::path run() const { return path().parent_path(); }
-
-  void write_as_next(const LeaseContent& before) {
-    own_.lease = {.generation = generation_before(before) + 1, .id = unique_name()};
-    own_.host = host_name();
-    own_.since = time_text(std::time(nullptr));
-    own_.pid = ::getpid();
-    write();
-  }
-
-  /// Is what was seen last of whose run it is, by whichever thread.
-  class Sight {
-   public:
-    using Time = std::chrono::nanoseconds;  // since the host was booted: suspended time counts
-
-    [[nodiscard]] static Time now() {
-      struct timespec now {};
-      ::clock_gettime(CLOCK_BOOTTIME, &now);
-      return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
-    }
-    void set(std::string taker, Time begun_at) {
-      const std::lock_guard lock{mutex_};
-      taker_ = std::move(taker);
-      begun_at_ = begun_at;
-    }
-    [[nodiscard]] std::string taker() const {
-      const std::lock_guard lock{mutex_};
-      return taker_;
-    }
-    [[nodiscard]] std::optional<Time> age() const {
-      const std::lock_guard lock{mutex_};
-      return begun_at_ ? std::optional{now() - *begun_at_} : std::nullopt;
-    }
-
-   private:
-    mutable std::mutex mutex_{};
-    std::string taker_{};
-    std::optional<Time> begun_at_{};
-  };
-
-  // Returns whether a sign of life is due: where nobody else is seen to have the run.
+  /// Looks whose the run is. Returns whether a sign of life is due: where nobody else is seen to have it.
   [[nodiscard]] bool look() {
-    const auto begun_at = Sight::now();
+    const auto begun_at = boot_time();
     const auto holder = read_past_late();
     const bool may_be_own = !holder || is_own(*holder);
     // A file that was removed or damaged says nothing of it.
     const bool is_taken = !may_be_own && holder->lease.generation >= own_.lease.generation;
-    sight_->set(is_taken ? taker_text(*holder) : std::string{}, begun_at);
+    sight_.set(is_taken ? taker_text(*holder) : std::string{}, begun_at);
     return may_be_own;
+  }
+
+  /// Looks, and gives a sign of life if one is due.
+  void beat() {
+    if (look()) ::futimens(file_.get(), nullptr);
+  }
+
+  /// Says in the file that this program has the run no more.
+  void end(bool is_left_to_others) const {
+    LeaseContent last = own_;
+    last.has_ended = true;
+    last.is_left = is_left_to_others;
+    try {
+      if (is_held()) write(last);
+    } catch (const std::exception&) {  // the next one from another host waits for signs of life
+    }
+  }
+
+ private:
+  [[nodiscard]] std::filesystem::path run() const { return path().parent_path(); }
+
+  template <class Ask>
+  [[nodiscard]] auto with_claims(const Ask& ask) const {
+    try {
+      return ask();
+    } catch (const Error& error) {
+      refuse(compose("cannot be had: {}", error.what()));
+    }
+  }
+  [[nodiscard]] std::uint64_t claimed() const {
+    return with_claims([this] { return LeaseClaims{run(), files_}.last(); });
+  }
+
+  // Whoever was held up before the claim finds another holder after it. Whoever was held up after it, for so long that
+  // it was passed over, finds the next claim after writing; what it has written then is written over by that one.
+  // is_contended: others may want it, and look from other hosts, where what is written shows once it is synchronised.
+  void take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended) {
+    own_.lease = {.generation = last_claim + 1, .id = unique_name()};
+    own_.host = host_name();
+    own_.since = time_text(std::time(nullptr));
+    own_.pid = ::getpid();
+    const LeaseClaims claims{run(), files_};
+    if (!with_claims([&] { return claims.make(own_.lease.generation); })) {
+      throw_in_use(before, ", and another process takes it over");
+    }
+    try {
+      throw_if_other(before.lease);
+      write(own_);
+      if (is_contended && files_->sync(file_.get()) != 0)
+        refuse(compose("cannot be written: {}", explain_errno(errno)));
+      if (claimed() > own_.lease.generation) throw_in_use(before, ", and another process has taken it over since");
+    } catch (...) {
+      claims.withdraw(own_.lease.generation);
+      throw;
+    }
   }
 
   [[nodiscard]] std::string taker_text(const LeaseContent& taker) const {
@@ -26261,7 +26596,7 @@ class RunLease {
     const bool is_late = content && content->lease.generation != 0 && content->lease.generation < own_.lease.generation;
     if (!is_late) return content;
     try {
-      write();
+      write(own_);
     } catch (const Error&) {  // what is there then says whose the run is
     }
     return lease_file_.read();
@@ -26304,11 +26639,9 @@ class RunLease {
         run().string(), holder.pid, holder.host, holder.since, Deadline::after(times_.patience).budget_text());
   }
 
-  // Of several that have watched the same holder, the last one to write has the run.
-  void yield_to_others() const {
-    std::this_thread::sleep_for(times_.beat);
+  void throw_if_other(const LeaseId& holder) const {
     const LeaseContent now = read_or_refuse();
-    if (!is_own(now)) throw_in_use(now, " and was faster to take it over");
+    if (now.lease != holder) throw_in_use(now, " and was faster to take it over");
   }
 
   [[noreturn]] void throw_in_use(const LeaseContent& holder, std::string_view sign) const {
@@ -26326,11 +26659,12 @@ class RunLease {
 
   // Always as long, so that it is there whole after one call, whatever was there before. It lasts once the first
   // checkpoint of its generation does: see CheckpointWriter.
-  void write() const {
+  void write(const LeaseContent& content) const {
     JsonObject object;
-    object.add("generation", own_.lease.generation).add("id", own_.lease.id).add("host", own_.host);
-    object.add("since", own_.since).add("pid", own_.pid).add("boot", own_.boot).add("has_ended", own_.has_ended);
-    std::string text = object.add("left", own_.is_left).add("locked", own_.is_locked).text();
+    object.add("generation", content.lease.generation).add("id", content.lease.id).add("host", content.host);
+    object.add("since", content.since).add("pid", content.pid).add("boot", content.boot);
+    object.add("has_ended", content.has_ended).add("left", content.is_left);
+    std::string text = object.add("locked", content.is_locked).text();
     text.resize(LeaseFile::size - 1, ' ');
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
@@ -26351,10 +26685,114 @@ class RunLease {
   std::shared_ptr<Files> files_;
   Descriptor file_{};
   LeaseContent own_{};
-  bool is_to_be_left_ = false;  // when it ends: until then another thread may write
   std::string takeover_{};
-  std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
-  bool has_waited_ = false;  // for a look at storage that has not answered since
+  LeaseSight sight_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_lease.hpp
+// Sees to it that one program at a time writes to a run's directory. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
+/// them has gone, however they end. Between hosts locks may not reach, or stay behind when a host dies. So a holder
+/// touches the file again and again, and who comes from another host looks whether that goes on; the time that the file
+/// has got by it is only compared with itself, for clocks differ. Its generation grows with each holder, and is claimed
+/// before it is written, so that no two have the same: one that was replaced all the same, because it was suspended,
+/// finds another than its own, and commits nothing any more.
+class RunLease {
+ public:
+  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
+  explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
+                    std::shared_ptr<Files> files = std::make_shared<Files>())
+      : times_(times), held_(std::make_shared<HeldLease>(run, times, std::move(files))) {}
+  /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
+  /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
+  /// there. last_claim: what ClaimWatch says. Throws: ConfigError that names the holder if another was faster, or if
+  /// the file cannot be read or written.
+  RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
+           const LeaseTimes& times = {}, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : times_(times), held_(std::make_shared<HeldLease>(run, from, is_silent, last_claim, times, std::move(files))) {}
+  RunLease(RunLease&&) = default;
+  RunLease& operator=(RunLease&&) = delete;
+  /// Says in the file that it has ended, unless its storage does not answer: that is waited for no longer than for a
+  /// holder that gives no sign of life.
+  ~RunLease() {
+    if (!held_) return;  // moved from
+    const Deadline deadline = Deadline::after(times_.patience);
+    if (heartbeat_ && !heartbeat_->end(deadline)) return;
+    const auto end = [held = held_, is_left = is_to_be_left_] { held->end(is_left); };
+    try {
+      LeavableThread{end}.join_or_leave(deadline);
+    } catch (const std::system_error&) {  // there is no thread
+      end();
+    }
+  }
+
+  [[nodiscard]] std::uint64_t generation() const noexcept { return held_->id().generation; }
+  /// By which others know this holder.
+  [[nodiscard]] const LeaseId& id() const noexcept { return held_->id(); }
+
+  /// Has other hosts see that it is held: a network file system may keep for a while what is written.
+  void show() const { held_->show(); }
+
+  /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
+  void leave_to_others() noexcept { is_to_be_left_ = true; }
+
+  /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
+  [[nodiscard]] bool is_held() const { return held_->is_held(); }
+  /// Returns what asks that, also on other threads, and when the lease has ended.
+  [[nodiscard]] std::function<bool()> question() const {
+    return [held = held_] { return held->is_held(); };
+  }
+
+  /// How often to ask.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept { return times_.beat; }
+  /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
+  /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
+  /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this
+  /// program may have been suspended: but a short while only, and once. Until storage that is slower than that has
+  /// answered, what is reported is still written; a checkpoint is not: see is_held().
+  [[nodiscard]] std::string taker(bool at_once) {
+    const auto age = held_->sight().age();
+    const bool is_old = !age || *age >= 2 * times_.beat;
+    if (!heartbeat_) {
+      if (at_once || is_old) static_cast<void>(held_->look());
+    } else if (at_once) {
+      heartbeat_->beat_now(Deadline::after(times_.patience));
+    } else if (is_old && !std::exchange(has_waited_, true)) {
+      heartbeat_->beat_now(Deadline::after(times_.answer));
+    }
+    if (!is_old) has_waited_ = false;
+    return held_->sight().taker();
+  }
+
+  /// Gives signs of life from now on. Returns what there is to be said if it cannot.
+  [[nodiscard]] std::string keep_alive() {
+    try {
+      if (!heartbeat_) heartbeat_ = std::make_unique<Heartbeat>([held = held_] { held->beat(); }, times_.beat);
+      return {};
+    } catch (const std::system_error& error) {
+      return compose("no signs of life are given in {}, so a program on another host may take the run over: {}",
+                     held_->path().string(), error.what());
+    }
+  }
+
+  /// Gives none until it is asked to again: a fork of this process needs all threads to be at rest.
+  void pause() { heartbeat_.reset(); }
+
+  /// Says from whom the run was taken over who had not ended in order on another host; empty if there is no such one.
+  [[nodiscard]] const std::string& takeover() const noexcept { return held_->takeover(); }
+
+ private:
+  LeaseTimes times_;
+  std::shared_ptr<HeldLease> held_;
+  bool is_to_be_left_ = false;  // when it ends: until then another thread may write
+  bool has_waited_ = false;     // for a look at storage that has not answered since
   std::unique_ptr<Heartbeat> heartbeat_{};
 };
 
@@ -26363,7 +26801,7 @@ class RunLease {
   try {
     return RunLease{place.path};
   } catch (const Error&) {
-    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    if (place.is_new) remove_run_directory(place.path);
     throw;
   }
 }
@@ -26720,7 +27158,7 @@ struct LeaderPosting {
     JsonObject object;
     object.add("generation", lease.generation).add("id", lease.id).add("process", place.process);
     object.add("host", place.host).add("port", place.port);
-    return RunDirectory{run, 0, std::move(files)}.write_object(leader_file_name, object, true);
+    return write_object(run / leader_file_name, object, true, std::move(files));
   }
 
   /// Returns nothing if there is none. The directory is opened first, so that a network file system asks its server
@@ -26789,7 +27227,8 @@ class Election {
         notice_(config.preemption),
         say_(std::move(say)),
         times_(times),
-        file_(run_ / "lease.json") {}
+        file_(run_ / "lease.json"),
+        claims_(LeaseClaims{run_}, times) {}
 
   /// lost: as whoever led has told of it. why: how it was found out that it is lost.
   /// Throws: HostLostError that says why the run cannot go on here.
@@ -26835,6 +27274,8 @@ class Election {
       if (const std::string loss = lease.keep_alive(); say_ && !loss.empty()) say_(loss);
       const Deadline end = Deadline::after(std::min(config_->silence_limit, config_->start_timeout));
       const LeaderPosting posting{.lease = lease.id(), .place = offer(lease.generation())};
+      // One that was held up until now must not write over where another listens.
+      if (const std::string taker = lease.taker(true); !taker.empty()) give_up(taker);
       if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
       while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
         if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
@@ -26887,7 +27328,11 @@ class Election {
 
   [[nodiscard]] std::optional<RunLease> claim(const LeaseContent& from, bool is_silent) {
     try {
-      return std::optional<RunLease>{std::in_place, run_, from, is_silent, times_};
+      if (const auto last = claims_.look(from.lease.generation)) {
+        return std::optional<RunLease>{std::in_place, run_, from, is_silent, *last, times_};
+      }
+      hindrance_ = "another process has claimed it, and has not come to lead it";
+      return std::nullopt;
     } catch (const Error& error) {  // another was faster, or the storage takes nothing
       hindrance_ = error.what();
       return std::nullopt;
@@ -26927,6 +27372,7 @@ class Election {
   std::function<void(const std::string&)> say_;
   LeaseTimes times_;
   LeaseFile file_;
+  ClaimWatch claims_;
   SignalWatch signals_{};
   std::string why_{};
   std::string hindrance_{};
@@ -27185,15 +27631,18 @@ struct SaveOutcome {
   Manifest manifest{};
   std::filesystem::path path{};  ///< empty if it could not be written
   std::string error{};           ///< also of checkpoints that could not be removed
+  std::string doubt{};           ///< why this one, the first, may not last where it is; empty if no reason is known
 };
 
 /// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
 class CheckpointWriter {
  public:
-  /// run: the run's directory, in which the folder lies.
+  /// run: the run's directory, in which the folder lies. await_reports: waits until all that was reported so far is
+  /// written; called on another thread.
   CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
-                   std::shared_ptr<Files> files = std::make_shared<Files>())
+                   std::function<void()> await_reports, std::shared_ptr<Files> files = std::make_shared<Files>())
       : run_(std::move(run)),
+        await_reports_(std::move(await_reports)),
         files_(std::move(files)),
         folder_(std::move(folder)),
         retention_(std::move(retention)),
@@ -27292,6 +27741,7 @@ class CheckpointWriter {
       outcome.error = joined(losses, "; ");
       return outcome;
     }
+    if (!std::exchange(has_written_, true)) outcome.doubt = folder_.doubt();
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
@@ -27301,9 +27751,10 @@ class CheckpointWriter {
     return outcome;
   }
 
-  // What was reported before a checkpoint is in the file by now, and has to last as it does. losses gets why it may
-  // not: a checkpoint is worth more than they are.
+  // What was reported before a checkpoint has to be in the file, and to last as it does. losses gets why it may not: a
+  // checkpoint is worth more than they are.
   void make_reports_durable(std::vector<std::string>& losses) {
+    await_reports_();
     const auto path = run_ / "metrics.jsonl";
     if (!std::filesystem::exists(path)) return;
     try {
@@ -27345,8 +27796,10 @@ class CheckpointWriter {
   }
 
   std::filesystem::path run_;
+  std::function<void()> await_reports_;
   bool is_run_durable_ = false;  // as far as the writing thread has seen to it
-  bool has_reports_ = false;     // and that they have a name there
+  bool has_written_ = false;
+  bool has_reports_ = false;  // and that they have a name there
   std::shared_ptr<Files> files_;
   CheckpointFolder folder_;
   Retention retention_;
@@ -27360,6 +27813,467 @@ class CheckpointWriter {
   bool holds_job_ = false;
   bool is_ending_ = false;
   std::thread thread_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/storage_thread.hpp
+// Does what may wait for storage on a thread of its own, while whoever asks for it goes on. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says how much may wait to be written, and how long storage that does nothing is waited for.
+struct StorageLimits {
+  std::size_t bytes = std::size_t{16} << 20U;  ///< of logs; what tells of the run itself has as much besides
+  std::chrono::nanoseconds room = std::chrono::seconds{1};     ///< when there are as many, while workers train
+  std::chrono::nanoseconds rest = std::chrono::seconds{1};     ///< before a fork
+  std::chrono::nanoseconds notice = std::chrono::seconds{10};  ///< before people are told
+  std::chrono::nanoseconds end = std::chrono::seconds{30};     ///< when the run ends
+};
+
+/// Does one thing after another, in the order in which they were asked for. Used by one thread, but for await().
+class StorageThread {
+ public:
+  using Job = std::function<void()>;
+
+  explicit StorageThread(const StorageLimits& limits = {}) : limits_(limits), work_(std::make_shared<Work>()) {}
+  StorageThread(const StorageThread&) = delete;
+  StorageThread& operator=(const StorageThread&) = delete;
+  /// Does what was asked for, as drain().
+  ~StorageThread() {
+    if (drain()) {
+      end_thread();
+    } else {
+      thread_.join_or_leave(Deadline::after(std::chrono::nanoseconds{0}));
+    }
+  }
+
+  /// Has it done. job: owns all that it uses, for storage may hold it for longer than all else lives, and throws
+  /// nothing. size_bytes: that it holds; bound_bytes: that may wait together with it. Where there is no room it is
+  /// waited for, up to StorageLimits::room, and after that not any more until half of it is free. Returns whether it
+  /// will be done. Where there is no thread to be had it is done at once.
+  bool post(std::size_t size_bytes, std::size_t bound_bytes, Job job) {
+    const std::size_t size = size_bytes + bytes_of_job;
+    std::unique_lock lock{work_->mutex};
+    if (work_->is_given_up) return false;
+    if (work_->bytes <= bound_bytes / 2) has_waited_ = false;
+    const auto has_room = [&] { return work_->jobs.empty() || work_->bytes + size <= bound_bytes; };
+    if (!has_room()) {
+      if (has_waited_) return false;
+      has_waited_ = !work_->changed.wait_for(lock, limits_.room, has_room);
+      if (has_waited_) return false;
+    }
+    if (!thread_.is_running() && !starts()) {
+      lock.unlock();
+      job();
+      return true;
+    }
+    work_->jobs.push_back({.job = std::move(job), .size = size});
+    work_->bytes += size;
+    ++work_->num_posted;
+    work_->changed.notify_all();
+    return true;
+  }
+
+  /// Waits until all that was asked for is done. Returns false if nothing has come to be done for StorageLimits::end:
+  /// nothing more will be, but for what storage holds at that moment.
+  bool drain() {
+    std::unique_lock lock{work_->mutex};
+    while (!work_->is_given_up && work_->num_done < work_->num_posted) {
+      const std::uint64_t before = work_->num_done;
+      if (work_->changed.wait_for(lock, limits_.end, [&] { return work_->num_done != before; })) continue;
+      work_->is_given_up = true;
+      work_->jobs.clear();
+      work_->changed.notify_all();
+    }
+    return !work_->is_given_up;
+  }
+  /// The same, for so long at most and without giving up.
+  bool drain(const Deadline& deadline) {
+    std::unique_lock lock{work_->mutex};
+    return work_->changed.wait_for(lock, deadline.remaining(), [this] { return work_->is_over(work_->num_posted); });
+  }
+  /// Waits, on any thread, until all that was asked for so far is done, or given up.
+  void await() {
+    std::unique_lock lock{work_->mutex};
+    const std::uint64_t last = work_->num_posted;
+    work_->changed.wait(lock, [&] { return work_->is_over(last); });
+  }
+
+  /// Whether that has been given up.
+  [[nodiscard]] bool has_given_up() const {
+    const std::lock_guard lock{work_->mutex};
+    return work_->is_given_up;
+  }
+  /// How long storage has held what is being done.
+  [[nodiscard]] std::chrono::nanoseconds held_for() const {
+    const std::lock_guard lock{work_->mutex};
+    return work_->is_busy ? Deadline::Clock::now() - work_->begun_at : std::chrono::nanoseconds{0};
+  }
+
+  /// Lets the thread end, once all is done, until it is needed again: a fork wants no other threads. One that storage
+  /// holds goes on, for it does nothing else meanwhile.
+  void rest() {
+    if (thread_.is_running() && drain(Deadline::after(limits_.rest))) end_thread();
+  }
+
+  /// Why there is no thread; empty if there is one, or none was needed.
+  [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
+
+ private:
+  static constexpr std::size_t bytes_of_job = 128;  // besides what it holds
+
+  struct Item {
+    Job job{};
+    std::size_t size = 0;
+  };
+  struct Work {
+    std::mutex mutex{};
+    std::condition_variable changed{};
+    std::deque<Item> jobs{};
+    std::size_t bytes = 0;  // of what is to be done, and what is being done
+    std::uint64_t num_posted = 0;
+    std::uint64_t num_done = 0;
+    Deadline::Clock::time_point begun_at{};
+    bool is_busy = false;
+    bool is_ending = false;
+    bool is_given_up = false;
+
+    [[nodiscard]] bool is_over(std::uint64_t number) const noexcept { return is_given_up || num_done >= number; }
+
+    void run() {
+      std::unique_lock lock{mutex};
+      while (true) {
+        changed.wait(lock, [this] { return is_ending || is_given_up || !jobs.empty(); });
+        if (jobs.empty()) return;
+        Item item = std::move(jobs.front());
+        jobs.pop_front();
+        is_busy = true;
+        begun_at = Deadline::Clock::now();
+        lock.unlock();
+        item.job();
+        item.job = {};
+        lock.lock();
+        is_busy = false;
+        bytes -= item.size;
+        ++num_done;
+        changed.notify_all();
+      }
+    }
+  };
+
+  [[nodiscard]] bool starts() {
+    try {
+      thread_ = LeavableThread{[work = work_] { work->run(); }};
+      return true;
+    } catch (const std::system_error& error) {
+      problem_ = error.what();
+      return false;
+    }
+  }
+
+  // When all is done.
+  void end_thread() {
+    {
+      const std::lock_guard lock{work_->mutex};
+      work_->is_ending = true;
+    }
+    work_->changed.notify_all();
+    thread_.join();
+    const std::lock_guard lock{work_->mutex};
+    work_->is_ending = false;
+  }
+
+  StorageLimits limits_;
+  std::shared_ptr<Work> work_;
+  LeavableThread thread_{};
+  bool has_waited_ = false;  // for room, in vain
+  std::string problem_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_directory.hpp
+// The directory of a run while workers train: what is written there, nobody waits for. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is metrics.jsonl: a line for each report of rank 0.
+class ReportFile {
+ public:
+  ReportFile(std::filesystem::path path, std::shared_ptr<Files> files) : file_(std::move(path), std::move(files)) {}
+
+  /// lines: that an earlier program has written.
+  void begin_with(std::vector<HistoryLine> lines) { lines_ = std::move(lines); }
+
+  bool append(std::int64_t report, std::string_view line) {
+    if (!file_.append(line)) return false;
+    lines_.push_back({.report = report, .end = file_.size()});
+    return true;
+  }
+  /// Takes back the lines of reports from number num_reports on, and half a line that a program has left.
+  bool go_back(std::int64_t num_reports) {
+    const auto end = std::find_if(lines_.begin(), lines_.end(),
+                                  [num_reports](const HistoryLine& line) { return line.report >= num_reports; });
+    const std::uint64_t size = end == lines_.begin() ? 0 : std::prev(end)->end;
+    lines_.erase(end, lines_.end());
+    return file_.cut(size);
+  }
+
+  [[nodiscard]] const LineFile& file() const noexcept { return file_; }
+
+ private:
+  LineFile file_;
+  std::vector<HistoryLine> lines_{};
+};
+
+/// Is the open files of a run, as the thread that writes them uses them, and what others are to know of that.
+class RunFiles {
+ public:
+  using Write = std::function<bool(RunFiles&)>;
+  static constexpr std::size_t metrics_at = 0;
+  static constexpr std::size_t events_at = 1;
+  static constexpr std::size_t first_log_at = 2;
+
+  /// Is what has become of what was to be written to one file.
+  struct Outcome {
+    std::uint64_t num_done = 0;  ///< lost ones included
+    std::uint64_t num_lost = 0;
+    std::string reason{};  ///< of the last loss
+    bool exists = false;
+  };
+
+  RunFiles(const std::filesystem::path& run, int world_size, std::shared_ptr<Files> files)
+      : files_(std::move(files)), metrics_(run / "metrics.jsonl", files_), events_(run / "events.jsonl", files_) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      logs_.push_back(std::make_unique<LineFile>(run / "logs" / compose("rank-{}.log", rank), files_));
+    }
+    outcomes_.resize(first_log_at + logs_.size());
+  }
+
+  /// See RunDirectory.
+  std::function<bool()> still_mine{};
+  std::chrono::nanoseconds late_after{0};
+  std::atomic<bool> is_fenced{false};
+
+  [[nodiscard]] ReportFile& metrics() noexcept { return metrics_; }
+  [[nodiscard]] LineFile& line_file(std::size_t at) { return at == events_at ? events_ : *logs_[at - first_log_at]; }
+  [[nodiscard]] const LineFile& file(std::size_t at) const {
+    if (at == metrics_at) return metrics_.file();
+    return at == events_at ? events_ : *logs_[at - first_log_at];
+  }
+  [[nodiscard]] const std::shared_ptr<Files>& files() const noexcept { return files_; }
+
+  /// Whether the run is still this program's, as far as can be told. posted_at: when it was asked to write. Where that
+  /// is so long ago that storage has stood still, or this program, another one may have taken the run over meanwhile.
+  [[nodiscard]] bool may_write(std::chrono::nanoseconds posted_at) {
+    if (is_fenced || !still_mine || boot_time() - posted_at < late_after) return !is_fenced;
+    if (asked_at_ && *asked_at_ >= posted_at) return true;
+    const auto asked_at = boot_time();
+    try {
+      if (!still_mine()) return false;
+      asked_at_ = asked_at;
+    } catch (const std::exception&) {  // it cannot be read, which says nothing of it
+    }
+    return !is_fenced;
+  }
+
+  void write(std::size_t at, std::chrono::nanoseconds posted_at, const Write& write) {
+    const bool is_lost = may_write(posted_at) && !write(*this);
+    const std::lock_guard lock{mutex_};
+    Outcome& outcome = outcomes_[at];
+    ++outcome.num_done;
+    outcome.exists = file(at).exists();
+    if (!is_lost) return;
+    outcome.reason = file(at).reason();
+    if (++outcome.num_lost == 1) complaints_.push_back(file(at).complaint());
+  }
+
+  [[nodiscard]] Outcome outcome(std::size_t at) const {
+    const std::lock_guard lock{mutex_};
+    return outcomes_[at];
+  }
+  [[nodiscard]] std::vector<std::string> take_complaints() {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(complaints_, {});
+  }
+
+ private:
+  std::shared_ptr<Files> files_;
+  ReportFile metrics_;
+  LineFile events_;
+  std::vector<std::unique_ptr<LineFile>> logs_{};
+  std::optional<std::chrono::nanoseconds> asked_at_{};
+  mutable std::mutex mutex_{};
+  std::vector<Outcome> outcomes_{};
+  std::vector<std::string> complaints_{};
+};
+
+/// Is metrics.jsonl, events.jsonl, logs/rank-0.log and so on, and at last result.json: written by a thread of its own,
+/// in the order in which they come. What storage does not take, or does not answer for, is told of and counted.
+class RunDirectory {
+ public:
+  RunDirectory(std::filesystem::path path, int world_size, std::shared_ptr<Files> files = std::make_shared<Files>(),
+               const StorageLimits& limits = {})
+      : path_(std::move(path)),
+        limits_(limits),
+        files_(std::make_shared<RunFiles>(path_, world_size, std::move(files))),
+        sent_(RunFiles::first_log_at + static_cast<std::size_t>(world_size)),
+        thread_(limits) {}
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Asks whether the run is still this program's before what has waited for so long is written: other programs leave
+  /// it alone until then. still_mine: called on another thread, and owns all that it uses. Before anything is written.
+  void ask_before_late_writes(std::chrono::nanoseconds late_after, std::function<bool()> still_mine) {
+    files_->late_after = late_after;
+    files_->still_mine = std::move(still_mine);
+  }
+  /// From here on nothing is written any more: the run is another program's.
+  void fence() noexcept { files_->is_fenced = true; }
+  [[nodiscard]] bool is_fenced() const noexcept { return files_->is_fenced; }
+  /// From here on, what is said about a file does not promise that training goes on.
+  void note_end() noexcept { is_training_ = false; }
+
+  /// lines: of metrics.jsonl, by an earlier program. Before anything is written.
+  void begin_with(std::vector<HistoryLine> lines) { files_->metrics().begin_with(std::move(lines)); }
+  void append_metrics(std::int64_t report, std::string line) {
+    const std::size_t size = line.size();
+    write(RunFiles::metrics_at, size,
+          [report, line = std::move(line)](RunFiles& files) { return files.metrics().append(report, line); });
+  }
+  void append_event(const JsonObject& event) { append(RunFiles::events_at, event.text()); }
+  void append_log(int rank, std::string line) { append(at_of_log(rank), std::move(line)); }
+  /// Takes back what was reported from number num_reports on, in metrics.jsonl.
+  void go_back(std::int64_t num_reports) {
+    write(RunFiles::metrics_at, 0, [num_reports](RunFiles& files) { return files.metrics().go_back(num_reports); });
+  }
+
+  /// Returns what there is to be said since the last call: once of each file that takes a line no more, and of storage
+  /// that does not answer.
+  [[nodiscard]] std::vector<std::string> take_complaints() {
+    std::vector<std::string> all = files_->take_complaints();
+    std::move(complaints_.begin(), complaints_.end(), std::back_inserter(all));
+    complaints_.clear();
+    const bool is_held = thread_.held_for() >= limits_.notice;
+    if (is_held && !was_held_) {
+      all.push_back(compose("the storage of {} has not answered for {}, and what is to be written there waits",
+                            path_.string(), Deadline::after(limits_.notice).budget_text()));
+    }
+    was_held_ = is_held;
+    if (!thread_.problem().empty() && !std::exchange(has_told_of_thread_, true)) {
+      all.push_back(compose("files in {} are written between other work, which waits where storage does not answer: {}",
+                            path_.string(), thread_.problem()));
+    }
+    for (std::string& text : all) text += is_training_ ? "; training goes on" : "";
+    return all;
+  }
+
+  /// Writes a file of one JSON object after all else, and waits for it: see write_object(). Returns what went wrong, or
+  /// an empty text.
+  [[nodiscard]] std::string write_last(std::string_view name, const JsonObject& object, bool lasts) {
+    const auto loss = std::make_shared<std::string>();
+    const auto path = path_ / name;
+    const bool is_posted =
+        thread_.post(0, most_bytes(RunFiles::events_at), [=, files = files_, posted_at = boot_time()] {
+          if (files->may_write(posted_at)) *loss = write_object(path, object, lasts, files->files());
+        });
+    if (is_posted && thread_.drain()) return *loss;
+    return compose("{} cannot be written: its storage does not answer", path.string());
+  }
+
+  /// Waits until all is written. What storage does not answer for is lost after a while: see StorageThread.
+  void settle() {
+    if (thread_.drain() || std::exchange(has_given_up_, true)) return;
+    complaints_.push_back(compose("the storage of {} has not answered for {}, and what was still to be written is lost",
+                                  path_.string(), Deadline::after(limits_.end).budget_text()));
+  }
+  /// The same, for so long at most, and nothing is lost by it.
+  void settle(const Deadline& deadline) { static_cast<void>(thread_.drain(deadline)); }
+  /// Whether storage answers when it is asked for the directory, in as much time.
+  [[nodiscard]] bool answers() {
+    const bool is_posted = thread_.post(0, most_bytes(RunFiles::events_at), [files = files_, path = path_] {
+      const Descriptor directory{files->files()->open_directory(path)};
+    });
+    return is_posted && thread_.drain();
+  }
+  /// Waits, on any thread, until all that was to be written so far is written, or lost.
+  void await() { thread_.await(); }
+  /// Leaves no thread for a fork.
+  void rest() { thread_.rest(); }
+
+  /// The log of a rank, if it has written anything.
+  [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {
+    const std::size_t at = at_of_log(rank);
+    const RunFiles::Outcome outcome = files_->outcome(at);
+    const bool is_there = outcome.exists || outcome.num_done < sent_[at].num_lines;
+    return is_there ? std::optional{files_->file(at).path()} : std::nullopt;
+  }
+
+  /// How many lines are missing from which files, and why.
+  [[nodiscard]] std::vector<std::string> warnings() const {
+    std::vector<std::string> all;
+    const auto warn = [&all](std::uint64_t count, const std::filesystem::path& path, std::string_view why) {
+      if (count == 0) return;
+      all.push_back(
+          compose("{} line(s) are missing from {}: {}; training went on without them", count, path.string(), why));
+    };
+    for (std::size_t at = 0; at < sent_.size(); ++at) {
+      const RunFiles::Outcome outcome = files_->outcome(at);
+      warn(outcome.num_lost, files_->file(at).path(), outcome.reason);
+      const std::uint64_t num_given_up = thread_.has_given_up() ? sent_[at].num_lines - outcome.num_done : 0;
+      warn(sent_[at].num_dropped + num_given_up, files_->file(at).path(), "its storage did not answer");
+    }
+    return all;
+  }
+
+ private:
+  struct Sent {
+    std::uint64_t num_lines = 0;    // on their way to the file
+    std::uint64_t num_dropped = 0;  // for which there was no room
+  };
+
+  [[nodiscard]] static std::size_t at_of_log(int rank) noexcept {
+    return RunFiles::first_log_at + static_cast<std::size_t>(rank);
+  }
+  // What workers print leaves room for what tells of the run.
+  [[nodiscard]] std::size_t most_bytes(std::size_t at) const noexcept {
+    return at < RunFiles::first_log_at ? 2 * limits_.bytes : limits_.bytes;
+  }
+
+  void append(std::size_t at, std::string line) {
+    const std::size_t size = line.size();
+    write(at, size, [at, line = std::move(line)](RunFiles& files) { return files.line_file(at).append(line); });
+  }
+
+  void write(std::size_t at, std::size_t size_bytes, RunFiles::Write write) {
+    if (is_fenced()) return;
+    const bool is_posted = thread_.post(size_bytes, most_bytes(at),
+                                        [at, write = std::move(write), files = files_, posted_at = boot_time()] {
+                                          files->write(at, posted_at, write);
+                                        });
+    if (is_posted) {
+      ++sent_[at].num_lines;
+    } else if (++sent_[at].num_dropped == 1) {
+      complaints_.push_back(
+          compose("{} cannot be written: its storage does not answer", files_->file(at).path().string()));
+    }
+  }
+
+  std::filesystem::path path_;
+  StorageLimits limits_;
+  std::shared_ptr<RunFiles> files_;
+  std::vector<Sent> sent_;  // by file
+  std::vector<std::string> complaints_{};
+  bool was_held_ = false;
+  bool has_told_of_thread_ = false;
+  bool has_given_up_ = false;
+  bool is_training_ = true;
+  StorageThread thread_;
 };
 
 }  // namespace detail
@@ -27430,9 +28344,9 @@ class HeldSignals {
 
 /// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
 /// on from. Returns what went wrong, or an empty text.
-[[nodiscard]] inline std::string write_result(const RunDirectory& directory, const ResultFields& fields) {
+[[nodiscard]] inline std::string write_result(RunDirectory& directory, const ResultFields& fields) {
   const HeldSignals held;
-  return directory.write_object("result.json", result_object(fields), fields.checkpoint.has_value());
+  return directory.write_last("result.json", result_object(fields), fields.checkpoint.has_value());
 }
 
 }  // namespace detail
@@ -27465,9 +28379,13 @@ class RunLog {
   [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
 
   void print(const std::string& text) { progress_->print(true, "railyard: " + text); }
-  /// Tells of what could not be written, unless there is nothing to tell.
+  /// Tells of something that is wrong, unless there is nothing to tell.
   void complain(const std::string& text) {
     if (!text.empty()) print(text);
+  }
+  /// Tells of what storage has not taken since the last call.
+  void tell_of_losses() {
+    for (const std::string& text : directory_->take_complaints()) print(text);
   }
   /// Tells of it now and in the Result; once, of what several workers say alike.
   void warn(const std::string& text) {
@@ -27562,162 +28480,13 @@ class RunLog {
   [[nodiscard]] JsonObject begin_event(std::string_view name) const {
     return JsonObject{}.add("event", name).add("seconds", seconds());
   }
-  void write(const JsonObject& event) { complain(directory_->append_event(event)); }
+  void write(const JsonObject& event) { directory_->append_event(event); }
 
   RunDirectory* directory_;
   ProgressLine* progress_;
   Clock::time_point called_at_;
   std::vector<std::string> warnings_{};
   std::size_t num_attempts_told_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/inheritance.hpp
-// How a process that leads a run after another goes on with it, and what it leaves to the next one. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what a process begins with that leads a run after another.
-struct Inheritance {
-  RunLedger ledger{};
-  std::string why{};           ///< it does: who is lost, and who leads now
-  double seconds = 0;          ///< since fit() was called
-  std::uint64_t end_step = 0;  ///< that workers had ended by then, as far as is known here
-
-  /// Adds the attempt that has ended with who led, where the run goes on at next_step.
-  [[nodiscard]] std::vector<Attempt> attempts(std::uint64_t next_step) const {
-    std::vector<Attempt> all = ledger.attempts;
-    const std::uint64_t end = std::max({end_step, ledger.begin_step, next_step});
-    all.push_back({.error = why,
-                   .begin_step = ledger.begin_step,
-                   .end_step = end,
-                   .lost_steps = end - next_step,
-                   .seconds = seconds,
-                   .world_size = ledger.world_size});
-    return all;
-  }
-};
-
-/// why: how the loss was found out.
-[[nodiscard]] inline std::string text_of_succession(const LostLead& lost, std::string_view why) {
-  return compose("process {}, which led the run, is lost ({}); process {} on {} leads now", lost.process, why,
-                 lost.own_process, host_name());
-}
-
-[[nodiscard]] inline Inheritance inherit(const LostLead& lost, std::string why, Deadline::Clock::time_point called_at) {
-  return {.ledger = lost.note.empty() ? RunLedger{} : RunLedger::decode(lost.note),
-          .why = std::move(why),
-          .seconds = std::chrono::duration<double>(Deadline::Clock::now() - called_at).count(),
-          .end_step = lost.num_steps};
-}
-
-/// Says how a process has come to lead, and how it lets others know what they have to if it is lost.
-struct Leadership {
-  std::function<void(std::string_view note)> note{};
-  std::optional<Inheritance> inherited{};
-  bool may_be_replaced = false;  ///< by one of those that follow, when they have lost this process
-
-  void tell(const RunLedger& ledger) const {
-    if (note) note(ledger.encode());
-  }
-};
-
-/// Goes on at begin_step as whoever led before would have after a failure; it is not counted as one.
-inline void take_over(const Inheritance& inherited, std::uint64_t begin_step, Briefing& briefing, FailureBudget& budget,
-                      std::vector<Attempt>& attempts, RunLog& log) {
-  briefing.attempt = inherited.ledger.attempt + 1;
-  budget.go_on_from(inherited.ledger.failures);
-  attempts = inherited.attempts(begin_step);
-  log.tell_of_leader(inherited.why, inherited.ledger.attempts.size());
-  log.tell_of(attempts);
-  log.tell_of_restart(briefing.attempt, attempts.back(), briefing.checkpoint, begin_step);
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/policies.hpp
-// Says in one sentence what is wrong with a pair of policies. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-template <class T>
-concept Complete = requires {
-  sizeof(T);
-};
-
-/// Is a pair of policies that can work.
-template <class B, class S>
-concept FittingPolicies = Complete<B> && Complete<S> && Backend<B> && Scaling<S> &&(B::reach >= S::reach);
-
-/// Is a pair of policies of which at least one stands in the other's place.
-template <class B, class S>
-concept SwappedPolicies = (Complete<B> && Scaling<B>) || Backend<S>;
-
-template <class B, class S>
-struct OrderedPolicies {
-  static_assert(!SwappedPolicies<B, S>,
-                "a Trainer names its Backend first and its Scaling second, as in Trainer<Gloo, Processes>: here a "
-                "Scaling stands in the place of the Backend, or a Backend in the place of the Scaling");
-};
-
-template <class B, class S>
-struct CompletePolicies {
-  static_assert(Complete<B>,
-                "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
-                "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<Local, Threads>. For any "
-                "other, include its header");
-  static_assert(Complete<S>,
-                "the Scaling of this Trainer is only declared here: include <railyard/railyard.hpp>, or its header");
-};
-
-template <class B, class S>
-struct BothPolicies {
-  static_assert(
-      Backend<B>,
-      "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
-      "railyard/core/backend.hpp says what each part has to do. There are Gloo, SharedMemory, Nccl, Local and "
-      "Checked<Gloo>");
-  static_assert(Scaling<S>,
-                "the second policy of this Trainer is no Scaling: the compiler names below what the class lacks; "
-                "railyard/core/scaling.hpp says what each part has to do. There are Processes, Threads and Launched");
-};
-
-template <class B, class S>
-struct ReachingPolicies {
-  static_assert(B::reach >= S::reach || B::reach != Reach::process,
-                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
-                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
-  static_assert(B::reach >= S::reach || B::reach == Reach::process,
-                "this Backend cannot reach the workers that this Scaling makes: SharedMemory joins the workers of one "
-                "host only; say Trainer<Gloo, Launched>, which shares memory on each host, or "
-                "Trainer<SharedMemory, Processes>");
-};
-
-/// Is instantiated for a pair that does not fit. The questions are asked one after another, each in a class of its own:
-/// the compiler answers with one sentence, and a static_assert of nothing but a concept makes it name the missing part.
-template <class B, class S>
-constexpr auto refuse_policies() {
-  if constexpr (SwappedPolicies<B, S>) {
-    static_cast<void>(sizeof(OrderedPolicies<B, S>));
-  } else if constexpr (!Complete<B> || !Complete<S>) {
-    static_cast<void>(sizeof(CompletePolicies<B, S>));
-  } else if constexpr (!Backend<B> || !Scaling<S>) {
-    static_cast<void>(sizeof(BothPolicies<B, S>));
-  } else {
-    static_cast<void>(sizeof(ReachingPolicies<B, S>));
-  }
-}
-
-/// Takes the place of the options of a backend that there is none of.
-struct AnyOptions {
-  AnyOptions() = default;
-  template <class T>
-  AnyOptions(const T& /*options*/) {}
 };
 
 }  // namespace detail
@@ -27866,36 +28635,37 @@ struct LeftCheckpoints {
     fields.is_state_saved = is_state_saved;
   }
 
-  /// Looks them up.
-  void look_up(const CheckpointFolder& folder, const Retention& retention, RunLog& log) {
+  /// Looks them up. problems gets what is wrong with them.
+  void look_up(const CheckpointFolder& folder, const Retention& retention, std::vector<std::string>& problems) {
     std::string where = "the beginning";
     try {
       newest = newest_of(folder);
       if (newest) where = compose("{} (step {})", newest->path().string(), newest->manifest().step);
-      std::vector<std::string> problems;
-      best = folder.best(retention, problems);
-      for (const std::string& problem : problems) log.warn(problem + "; it is left out of the best checkpoints");
+      std::vector<std::string> damages;
+      best = folder.best(retention, damages);
+      for (const std::string& damage : damages) problems.push_back(damage + "; it is left out of the best checkpoints");
     } catch (const Error& error) {
       if (!newest) where = "the newest checkpoint that can be read then";
-      log.warn(error.what());
+      problems.emplace_back(error.what());
     }
     if (is_state_saved) return;
-    log.warn(compose(
+    problems.push_back(compose(
         "what the run was to save last is not saved: make room, and a run of the same name goes on from {}", where));
   }
 };
 
-/// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
+/// Owns the writer, and holds the newest copy of the state in memory. The lease and the directory must outlive it.
 class RunCheckpoints {
  public:
-  RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
+  RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, RunDirectory& directory,
+                 WorkerGroup& group)
       : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"seed", std::to_string(info.seed)}},
         run_(info.path),
         generation_(lease.generation()),
         group_(&group),
         book_(info.world_size),
         copies_(info.world_size),
-        writer_(info.path, folder_of(info, lease), retention_of(config), group) {}
+        writer_(info.path, folder_of(info, lease), retention_of(config), group, [&directory] { directory.await(); }) {}
 
   /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk, and a copy that is
   /// whole is held until the next one is. metrics: what rank 0 has reported last, if it is the rank.
@@ -27910,20 +28680,16 @@ class RunCheckpoints {
     }
   }
 
-  /// Says that a rank, which has ended so many steps, has gone by one that another rank has saved; nothing otherwise.
-  [[nodiscard]] std::optional<Failure> part_failure(int rank, std::uint64_t steps) const {
-    const int other = book_.waits_for(rank, steps);
-    if (other < 0) return std::nullopt;
-    return Failure{.rank = rank,
-                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
-                                   "none does",
-                                   other),
-                   .kind = Failure::Kind::final};
+  /// Says that a rank, which ends no more steps, has gone by one that another rank has saved; nothing otherwise.
+  [[nodiscard]] std::optional<Failure> part_failure(int rank) const {
+    return part_failure(rank, std::numeric_limits<std::uint64_t>::max());
   }
-  /// See SaveBook.
+  /// The same of a rank that goes on, and would keep the others waiting for ever. What it has posted may still be on
+  /// its way, so it is said once that has been so for a while. steps(rank): that a rank has ended.
   template <class Steps>
-  [[nodiscard]] int late_rank(const Steps& steps) const {
-    return book_.late_rank(steps);
+  [[nodiscard]] std::optional<Failure> late_part_failure(const Steps& steps, Deadline::Clock::time_point now) {
+    const int found = book_.late_rank(steps);
+    return patience_.is_over(found, now) ? part_failure(found, steps(found)) : std::nullopt;
   }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
@@ -27941,19 +28707,14 @@ class RunCheckpoints {
       written_ = std::max(written_, place);
       if (outcome.manifest.attempt == attempt_) ++num_of_attempt_;  // not one that was still being written
       warn_of_score(outcome.manifest.metrics, log);
-      if (++num_written_ > 1) continue;
-      if (const std::string text = doubt(); !text.empty()) log.warn(text);
+      ++num_written_;
+      if (outcome.doubt.empty()) continue;
+      log.warn(compose("checkpoints in {} may not last: {}", run_.string(), outcome.doubt));
     }
   }
   /// How many have been written by this program; in the attempt under way.
   [[nodiscard]] int num_written() const noexcept { return num_written_; }
   [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
-
-  /// Says why checkpoints may not last where they are; empty if no reason is known.
-  [[nodiscard]] std::string doubt() const {
-    const auto doubt = CheckpointFolder{run_ / "checkpoints"}.doubt();
-    return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
-  }
 
   /// Forgets what only some ranks have saved; when all have ended.
   void end_attempt() {
@@ -28019,15 +28780,30 @@ class RunCheckpoints {
 
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
-  /// What is left of them at the end.
-  [[nodiscard]] LeftCheckpoints left(RunLog& log) {
-    LeftCheckpoints left{.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
-    left.look_up(writer_.folder(), writer_.retention(), log);
-    sweep(log);
+  /// What is left of them at the end. problems gets what is wrong.
+  [[nodiscard]] LeftCheckpoints left(std::vector<std::string>& problems) {
+    LeftCheckpoints left = not_looked_up();
+    left.look_up(writer_.folder(), writer_.retention(), problems);
+    sweep(problems);
     return left;
+  }
+  /// The same, where storage is not to be asked.
+  [[nodiscard]] LeftCheckpoints not_looked_up() const {
+    return {.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
   }
 
  private:
+  // Of a rank that has ended so many steps.
+  [[nodiscard]] std::optional<Failure> part_failure(int rank, std::uint64_t steps) const {
+    const int other = book_.waits_for(rank, steps);
+    if (other < 0) return std::nullopt;
+    return Failure{.rank = rank,
+                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
+                                   "none does",
+                                   other),
+                   .kind = Failure::Kind::final};
+  }
+
   [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves) {
     return std::any_of(saves.begin(), saves.end(), [](const SavedMessage& save) {
       return std::any_of(save.files.begin(), save.files.end(),
@@ -28053,11 +28829,11 @@ class RunCheckpoints {
 
   // What could not be removed when a checkpoint was given up, because a process that was lost still held it, can be
   // now.
-  void sweep(RunLog& log) {
+  void sweep(std::vector<std::string>& problems) {
     try {
-      for (const std::string& text : writer_.folder().sweep()) log.warn(text);
+      for (std::string& text : writer_.folder().sweep()) problems.push_back(std::move(text));
     } catch (const Error& error) {
-      log.warn(error.what());
+      problems.emplace_back(error.what());
     }
   }
 
@@ -28146,6 +28922,7 @@ class RunCheckpoints {
   bool has_missed_score_ = false;
   SaveBook book_;
   SaveBook copies_;
+  Patience patience_{};                    // with a rank that seems to have no part in a checkpoint
   std::vector<SavedMessage> held_{};       // the newest copy that is whole, by rank
   std::vector<SavedMessage> submitted_{};  // what the writer was given last, by rank
   Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written
@@ -28158,6 +28935,430 @@ class RunCheckpoints {
   std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
   CheckpointWriter writer_;
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/report_book.hpp
+// Puts the ranks' reports together: call number i of every rank is report i. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Collects reports and hands them out in order, each when it is complete or must not wait any longer. None is handed
+/// out without rank 0's metrics before the end.
+class ReportBook {
+ public:
+  static constexpr std::int64_t capacity = 64;      ///< how far rank 0 may be ahead of a rank that is waited for
+  static constexpr std::int64_t most_ahead = 1024;  ///< of rank 0: what a rank reports beyond is only counted
+
+  static constexpr double silent_after_seconds = 5;  ///< until a rank that has never reported is not waited for
+
+  /// first: the number of the first report that is to come.
+  explicit ReportBook(int world_size, std::int64_t first = 0)
+      : counts_(static_cast<std::size_t>(world_size), first), first_(first) {}
+
+  [[nodiscard]] int world_size() const noexcept { return static_cast<int>(counts_.size()); }
+
+  /// Takes the next report of a rank, made `seconds` after the start, and returns its index.
+  std::int64_t add(int rank, Metrics metrics, double seconds) {
+    const std::int64_t report = counts_[static_cast<std::size_t>(rank)]++;
+    if (report < first_) return report;  // the callbacks were told without it
+    if (report - counts_.front() >= most_ahead) return report;
+    while (first_ + static_cast<std::int64_t>(open_.size()) <= report) {
+      open_.push_back({.index = first_ + static_cast<std::int64_t>(open_.size()), .seconds = seconds});
+      open_.back().by_rank.resize(counts_.size());
+    }
+    Report& entry = open_[static_cast<std::size_t>(report - first_)];
+    entry.by_rank[static_cast<std::size_t>(rank)] = std::move(metrics);
+    if (rank == 0) entry.seconds = seconds;
+    return report;
+  }
+
+  /// Returns the next report that need not wait for any rank; after the end, any.
+  [[nodiscard]] std::optional<Report> take(bool is_end) {
+    if (open_.empty()) return std::nullopt;
+    if (!is_end && must_wait(open_.front())) return std::nullopt;
+    std::optional<Report> report{std::move(open_.front())};
+    open_.pop_front();
+    ++first_;
+    return report;
+  }
+
+  /// Counts a report that nobody wants to hear of.
+  void count_only(int rank) { ++counts_[static_cast<std::size_t>(rank)]; }
+
+  /// How many reports a rank has made.
+  [[nodiscard]] std::int64_t count(int rank) const { return counts_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  // A rank that has never reported although others go on will most likely never do so; but it may just be late.
+  [[nodiscard]] bool must_wait(const Report& report) const {
+    const std::int64_t ahead = counts_.front() - report.index;  // 1 if it is rank 0's last one
+    if (ahead < 1) return true;
+    if (ahead > capacity) return false;
+    const bool others_go_on = open_.back().seconds - report.seconds >= silent_after_seconds;
+    for (const std::int64_t count : counts_) {
+      if (count <= report.index && (count > 0 || !others_go_on)) return true;
+    }
+    return false;
+  }
+
+  std::vector<std::int64_t> counts_;
+  std::deque<Report> open_{};
+  std::int64_t first_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_history.hpp
+// What the ranks have reported: rank 0's in metrics.jsonl, everybody's for the callbacks. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Begins with what an earlier program has left. The directory must outlive it.
+class RunHistory {
+ public:
+  RunHistory(RunDirectory& directory, int world_size, RunRecord before)
+      : directory_(&directory),
+        book_(world_size),
+        has_record_(before.world_size != 0),
+        metrics_(std::move(before.history)),
+        problems_(std::move(before.problems)),
+        last_checkpoint_(std::move(before.last_checkpoint)) {
+    for (const HistoryLine& line : before.lines) numbers_.push_back(line.report);
+    directory_->begin_with(std::move(before.lines));
+  }
+
+  /// Whether an earlier program has begun the run.
+  [[nodiscard]] bool has_record() const noexcept { return has_record_; }
+  /// What of its record is damaged.
+  [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
+  /// The last checkpoint that it has written; empty if it has none.
+  [[nodiscard]] const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
+
+  /// Forgets what was reported from number num_reports on: it will be reported anew.
+  void go_back(std::int64_t num_reports) {
+    const auto is_kept = [num_reports](std::int64_t report) { return report < num_reports; };
+    const auto end = std::find_if_not(numbers_.begin(), numbers_.end(), is_kept);
+    if (end != numbers_.end() || has_record_) {  // whose last line may be torn
+      directory_->go_back(num_reports);
+      metrics_.resize(static_cast<std::size_t>(end - numbers_.begin()));
+      numbers_.erase(end, numbers_.end());
+    }
+    book_ = ReportBook{book_.world_size(), num_reports};
+  }
+  /// So many ranks report from here on.
+  void begin_attempt(int world_size) { book_ = ReportBook{world_size, book_.count(0)}; }
+
+  /// Takes the next report of a rank. is_heard: callbacks want to hear of it.
+  void add(int rank, Metrics metrics, double seconds, bool is_heard) {
+    if (rank == 0) {
+      const std::int64_t index = book_.count(0);
+      const JsonObject line = JsonObject{}.add("report", index).add("seconds", seconds).add(metrics);
+      directory_->append_metrics(index, line.text());
+      metrics_.push_back(metrics);
+      numbers_.push_back(index);
+    }
+    if (is_heard) {
+      book_.add(rank, std::move(metrics), seconds);
+    } else {
+      book_.count_only(rank);
+    }
+  }
+
+  /// See ReportBook.
+  [[nodiscard]] std::optional<Report> take(bool is_end) { return book_.take(is_end); }
+  [[nodiscard]] std::int64_t count(int rank) const { return book_.count(rank); }
+
+  /// What rank 0 has reported.
+  [[nodiscard]] const std::vector<Metrics>& metrics() const noexcept { return metrics_; }
+  [[nodiscard]] Metrics newest() const { return metrics_.empty() ? Metrics{} : metrics_.back(); }
+  [[nodiscard]] std::vector<Metrics> take_metrics() noexcept { return std::move(metrics_); }
+
+ private:
+  RunDirectory* directory_;
+  ReportBook book_;
+  bool has_record_;
+  std::vector<Metrics> metrics_;
+  std::vector<std::int64_t> numbers_{};  // of metrics_
+  std::vector<std::string> problems_;
+  std::string last_checkpoint_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/resume_point.hpp
+// Where the next start of a run's workers goes on: a checkpoint, the state in memory, or the beginning. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Knows it, and takes the run's history back to there: what was reported after it will be reported anew.
+class ResumePoint {
+ public:
+  /// The history must outlive it.
+  explicit ResumePoint(RunHistory& history) noexcept : history_(&history) {}
+
+  /// What workers are told of it.
+  [[nodiscard]] const Briefing& briefing() const noexcept { return briefing_; }
+  [[nodiscard]] std::string encode() const { return encode_briefing(briefing_); }
+  [[nodiscard]] int attempt() const noexcept { return briefing_.attempt; }
+  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
+
+  void begin_attempt() noexcept { ++briefing_.attempt; }
+  /// The next attempt has that number: others have come before this program's.
+  void go_on_as(int attempt) noexcept { briefing_.attempt = attempt; }
+
+  /// Goes on from the newest checkpoint that an earlier program has left in run; see find_checkpoint(), also for what
+  /// it throws.
+  void find(const std::filesystem::path& run, const RunLease& lease, const RunConfig& config, RunLog& log) {
+    for (const std::string& problem : history_->problems()) log.warn(problem);
+    std::vector<std::string> problems;
+    const auto newest = find_checkpoint(run, lease, config, history_->last_checkpoint(), problems);
+    if (!newest && !history_->last_checkpoint().empty()) log.tell_of_beginning_anew(history_->last_checkpoint());
+    has_found_ = newest.has_value();
+    go_to(newest);
+    for (const std::string& problem : problems) log.warn(problem);
+  }
+
+  /// Goes on from the newest state, when no worker is left: in memory, where the next ones find it there, or else a
+  /// checkpoint. can_exchange: see RunCheckpoints::kept(). must_write: what is in memory does not last until then.
+  /// settle(): waits until all checkpoints are written. patiently(read): calls read(), which waits for storage. Throws:
+  /// Error if the run cannot go on.
+  template <class Settle, class Patiently>
+  void go_to_newest(RunCheckpoints& checkpoints, bool can_exchange, bool must_write, const Settle& settle,
+                    const Patiently& patiently) {
+    auto copy = checkpoints.kept(checkpoints.newest_in_memory(), can_exchange);
+    if (copy.empty() || must_write) {
+      if (copy.empty()) checkpoints.write_newest_copy(attempt());
+      settle();
+      copy = checkpoints.kept(checkpoints.newest_copy(), can_exchange);  // a newer checkpoint may have failed
+    }
+    if (!copy.empty()) return go_to(copy);
+    std::optional<Checkpoint> newest;
+    patiently([&] { newest = checkpoints.go_back(has_found_); });
+    go_to(newest);
+  }
+  /// Whether so many workers find there what they are to go on from: a process may have been lost, or have come back.
+  [[nodiscard]] bool is_there(RunCheckpoints& checkpoints, int world_size) const {
+    return briefing_.slots.empty() || checkpoints.still_keeps(briefing_.slots, world_size);
+  }
+
+ private:
+  void go_to(const std::optional<Checkpoint>& checkpoint) {
+    briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
+    briefing_.slots.clear();
+    step_ = checkpoint ? checkpoint->manifest().step : 0;
+    history_->go_back(checkpoint ? checkpoint->manifest().report + 1 : 0);
+  }
+
+  void go_to(const std::vector<SavedMessage>& copy) {
+    briefing_.checkpoint = "memory";
+    briefing_.slots = slots_of(copy);
+    step_ = copy.front().step;
+    history_->go_back(copy.front().report + 1);
+  }
+
+  RunHistory* history_;
+  Briefing briefing_{};
+  std::uint64_t step_ = 0;
+  bool has_found_ = false;  // a checkpoint of an earlier program
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/inheritance.hpp
+// How a process that leads a run after another goes on with it, and what it leaves to the next one. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what a process begins with that leads a run after another.
+struct Inheritance {
+  RunLedger ledger{};
+  std::string why{};           ///< it does: who is lost, and who leads now
+  double seconds = 0;          ///< since fit() was called
+  std::uint64_t end_step = 0;  ///< that workers had ended by then, as far as is known here
+
+  /// Adds the attempt that has ended with who led, where the run goes on at next_step.
+  [[nodiscard]] std::vector<Attempt> attempts(std::uint64_t next_step) const {
+    std::vector<Attempt> all = ledger.attempts;
+    const std::uint64_t end = std::max({end_step, ledger.begin_step, next_step});
+    all.push_back({.error = why,
+                   .begin_step = ledger.begin_step,
+                   .end_step = end,
+                   .lost_steps = end - next_step,
+                   .seconds = seconds,
+                   .world_size = ledger.world_size});
+    return all;
+  }
+};
+
+/// why: how the loss was found out.
+[[nodiscard]] inline std::string text_of_succession(const LostLead& lost, std::string_view why) {
+  return compose("process {}, which led the run, is lost ({}); process {} on {} leads now", lost.process, why,
+                 lost.own_process, host_name());
+}
+
+[[nodiscard]] inline Inheritance inherit(const LostLead& lost, std::string why, Deadline::Clock::time_point called_at) {
+  return {.ledger = lost.note.empty() ? RunLedger{} : RunLedger::decode(lost.note),
+          .why = std::move(why),
+          .seconds = std::chrono::duration<double>(Deadline::Clock::now() - called_at).count(),
+          .end_step = lost.num_steps};
+}
+
+/// Says how a process has come to lead, and how it lets others know what they have to if it is lost.
+struct Leadership {
+  std::function<void(std::string_view note)> note{};
+  std::optional<Inheritance> inherited{};
+  bool may_be_replaced = false;  ///< by one of those that follow, when they have lost this process
+
+  void tell(const RunLedger& ledger) const {
+    if (note) note(ledger.encode());
+  }
+};
+
+/// Goes on at a point as whoever led before would have after a failure; it is not counted as one.
+inline void take_over(const Inheritance& inherited, ResumePoint& point, FailureBudget& budget,
+                      std::vector<Attempt>& attempts, RunLog& log) {
+  point.go_on_as(inherited.ledger.attempt + 1);
+  budget.go_on_from(inherited.ledger.failures);
+  attempts = inherited.attempts(point.step());
+  log.tell_of_leader(inherited.why, inherited.ledger.attempts.size());
+  log.tell_of(attempts);
+  log.tell_of_restart(point.attempt(), attempts.back(), point.briefing().checkpoint, point.step());
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/policies.hpp
+// Says in one sentence what is wrong with a pair of policies. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+template <class T>
+concept Complete = requires {
+  sizeof(T);
+};
+
+/// Is a pair of policies that can work.
+template <class B, class S>
+concept FittingPolicies = Complete<B> && Complete<S> && Backend<B> && Scaling<S> &&(B::reach >= S::reach);
+
+/// Is a pair of policies of which at least one stands in the other's place.
+template <class B, class S>
+concept SwappedPolicies = (Complete<B> && Scaling<B>) || Backend<S>;
+
+template <class B, class S>
+struct OrderedPolicies {
+  static_assert(!SwappedPolicies<B, S>,
+                "a Trainer names its Backend first and its Scaling second, as in Trainer<Gloo, Processes>: here a "
+                "Scaling stands in the place of the Backend, or a Backend in the place of the Scaling");
+};
+
+template <class B, class S>
+struct CompletePolicies {
+  static_assert(
+      Complete<B>,
+      "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
+      "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<SharedMemory, Processes>. For any "
+      "other, include its header");
+  static_assert(Complete<S>,
+                "the Scaling of this Trainer is only declared here: include <railyard/railyard.hpp>, or its header");
+};
+
+template <class B, class S>
+struct BothPolicies {
+  static_assert(
+      Backend<B>,
+      "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
+      "railyard/core/backend.hpp says what each part has to do. There are Gloo, SharedMemory, Nccl, Local and "
+      "Checked<Gloo>");
+  static_assert(Scaling<S>,
+                "the second policy of this Trainer is no Scaling: the compiler names below what the class lacks; "
+                "railyard/core/scaling.hpp says what each part has to do. There are Processes, Threads and Launched");
+};
+
+template <class B, class S>
+struct ReachingPolicies {
+  static_assert(B::reach >= S::reach || B::reach != Reach::process,
+                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
+                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
+  static_assert(B::reach >= S::reach || B::reach == Reach::process,
+                "this Backend cannot reach the workers that this Scaling makes: SharedMemory joins the workers of one "
+                "host only; say Trainer<Gloo, Launched>, which shares memory on each host, or "
+                "Trainer<SharedMemory, Processes>");
+};
+
+/// Is instantiated for a pair that does not fit. The questions are asked one after another, each in a class of its own:
+/// the compiler answers with one sentence, and a static_assert of nothing but a concept makes it name the missing part.
+template <class B, class S>
+constexpr auto refuse_policies() {
+  if constexpr (SwappedPolicies<B, S>) {
+    static_cast<void>(sizeof(OrderedPolicies<B, S>));
+  } else if constexpr (!Complete<B> || !Complete<S>) {
+    static_cast<void>(sizeof(CompletePolicies<B, S>));
+  } else if constexpr (!Backend<B> || !Scaling<S>) {
+    static_cast<void>(sizeof(BothPolicies<B, S>));
+  } else {
+    static_cast<void>(sizeof(ReachingPolicies<B, S>));
+  }
+}
+
+/// Takes the place of the options of a backend that there is none of.
+struct AnyOptions {
+  AnyOptions() = default;
+  template <class T>
+  AnyOptions(const T& /*options*/) {}
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_settings.hpp
+// What run.json tells of the settings of a run. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Adds the settings that fit() was called with, but those that the record of a run has anyway (name, seed), that are
+/// code (callbacks, functions), and accept_changes. Times are in seconds.
+inline void add_settings(JsonObject& object, const RunConfig& run, const ScalingConfig& scaling) {
+  const auto add_time = [&object](std::string_view name, std::chrono::nanoseconds time) {
+    object.add(name, std::chrono::duration<double>(time).count());
+  };
+  object.add("min_workers", scaling.num_workers.min()).add("max_workers", scaling.num_workers.max());
+  object.add("use_gpu", scaling.use_gpu);
+  std::string divided;
+  for (const std::string& name : run.data.split) divided += (divided.empty() ? "" : ", ") + name;
+  object.add("data_split", divided);
+  object.add("checkpoint_keep", run.checkpoint.keep).add("checkpoint_score", run.checkpoint.score);
+  object.add("checkpoint_order", run.checkpoint.order == ScoreOrder::max ? "max" : "min");
+  object.add("checkpoint_every_steps", run.checkpoint.every_steps);
+  add_time("checkpoint_interval_seconds", run.checkpoint.interval);
+  object.add("checkpoint_synchronous", run.checkpoint.synchronous);
+  object.add("max_failures", run.failure.max_failures).add("retry_exceptions", run.failure.retry_exceptions);
+  object.add("renew_after_progress", run.failure.renew_after_progress);
+  object.add("max_failures_at_same_step", run.failure.max_failures_at_same_step);
+  add_time("backoff_seconds", run.failure.backoff);
+  add_time("max_backoff_seconds", run.failure.max_backoff);
+  object.add("memory_percent", run.failure.memory_percent);
+  object.add("preemption_file", run.preemption.file.string()).add("preemption_status", run.preemption.exit_status);
+  add_time("collective_timeout_seconds", run.collective_timeout);
+  add_time("setup_timeout_seconds", run.setup_timeout);
+  add_time("start_timeout_seconds", run.start_timeout);
+  add_time("stop_grace_seconds", run.stop_grace);
+  add_time("step_timeout_seconds", run.step_timeout);
+  add_time("silence_limit_seconds", run.silence_limit);
+  object.add("report_step_times", run.report_step_times);
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -28208,6 +29409,89 @@ namespace detail {
   state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
   return state;
 }
+
+/// Returns the most steps that any of them has ended; begin_step if that is more.
+[[nodiscard]] inline std::uint64_t furthest_step(const WorkerGroup& group, int num_workers, std::uint64_t begin_step) {
+  std::uint64_t furthest = begin_step;
+  for (int rank = 0; rank < num_workers; ++rank) furthest = std::max(furthest, group.page(rank).steps.load());
+  return furthest;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/attentive_wait.hpp
+// Waits while a run has no workers, for time to pass or for storage, and hears signals meanwhile. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Knows the last signal that has asked the run to end.
+class AttentiveWait {
+ public:
+  /// All must outlive it.
+  AttentiveWait(const PreemptionNotice& notice, RunDirectory& directory, RunLog& log) noexcept
+      : notice_(&notice), directory_(&directory), log_(&log) {}
+
+  /// 0 if there was none.
+  [[nodiscard]] int signal() const noexcept { return signal_; }
+  /// One that has come while there were workers.
+  void note(int signal) noexcept { signal_ = signal; }
+
+  /// Returns false as soon as a signal comes.
+  [[nodiscard]] bool sleep(WorkerGroup& group, std::chrono::nanoseconds time) {
+    return sleeps_unless([&] { return hears_signal(group); }, time);
+  }
+
+  /// Waits for storage until is_over(deadline), which waits for so long, says so. The second signal ends the program:
+  /// what waits for storage cannot be interrupted, and what is committed stays. text: what is waited for, and what
+  /// another signal does.
+  template <class IsOver>
+  void await(WorkerGroup& group, const IsOver& is_over, std::string_view text) {
+    bool was_asked = false;
+    while (!is_over(Deadline::after(std::chrono::milliseconds{20}))) {
+      log_->tell_of_losses();
+      if (!hears_signal(group)) continue;
+      if (was_asked) {
+        directory_->settle(Deadline::after(std::chrono::milliseconds{200}));
+        end_by_signal(signal_);
+      }
+      was_asked = true;
+      log_->print(compose("{}: {}", signal_name(signal_), text));
+    }
+  }
+
+  /// Calls read(), which waits for storage, on another thread, and waits for its end. Throws: what read() does.
+  template <class Read>
+  void read(WorkerGroup& group, const Read& read) {
+    std::future<void> end;
+    try {
+      const BlockSignals block{deferrable_signals()};  // they are for this thread
+      end = std::async(std::launch::async, [&read] { read(); });
+    } catch (const std::system_error&) {  // there is no thread
+      return read();
+    }
+    await(
+        group,
+        [&end](const Deadline& deadline) { return end.wait_for(deadline.remaining()) == std::future_status::ready; },
+        "checkpoints are being read; once more ends the program");
+    end.get();
+  }
+
+ private:
+  [[nodiscard]] bool hears_signal(WorkerGroup& group) {
+    const auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
+    const auto* told = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+    if (told == nullptr || !notice_->concerns_run(told->signal)) return false;
+    signal_ = told->signal;
+    return true;
+  }
+
+  const PreemptionNotice* notice_;
+  RunDirectory* directory_;
+  RunLog* log_;
+  int signal_ = 0;
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -28268,18 +29552,26 @@ class FirstStart {
   FirstStart(FailureBudget& budget, PreemptionNotice& notice, RunLog& log, std::vector<Attempt>& attempts) noexcept
       : budget_(&budget), notice_(&notice), log_(&log), attempts_(&attempts) {}
 
-  /// Calls start() until it returns a group. Returns nothing if the failures allowed are spent, or the run is asked to
-  /// end while another start is waited for: failure() says which. begin_step: where the run goes on. Throws:
-  /// ConfigError as start() does.
+  /// Calls start(num_workers) until it returns a group. Where hosts are lost meanwhile, those that are there, or come
+  /// back within `patience`, make the workers, if these are enough. Returns nothing if the failures allowed are spent,
+  /// or the run is asked to end while another start is waited for: failure() says which. begin_step: where the run goes
+  /// on. Throws: ConfigError as start() does.
   template <class StartOnce>
-  [[nodiscard]] std::unique_ptr<WorkerGroup> make(const StartOnce& start, std::uint64_t begin_step) {
+  [[nodiscard]] std::unique_ptr<WorkerGroup> make(const StartOnce& start, int num_workers, ElasticSize& size,
+                                                  std::chrono::nanoseconds patience, std::uint64_t begin_step) {
     while (!failure_) {
       try {
-        return start();
+        return start(num_workers);
       } catch (const ConfigError&) {
         throw;
       } catch (const std::exception& error) {
-        judge(Failure::of_start(error, compose("the workers could not be started: {}", error.what())), begin_step);
+        const Failure failure = Failure::of_start(error, "the workers could not be started");
+        if (const auto found = find_room(failure, size, patience)) {
+          num_workers = *found;
+        } else if (!failure_) {
+          judge(failure, begin_step);
+          if (failure.is_host && size.is_elastic()) reason_ = size.no_room();
+        }
       }
     }
     return nullptr;
@@ -28314,6 +29606,16 @@ class FirstStart {
       if (notice_->concerns_run(*signal)) signals.push_back(*signal);
     }
     return signals;
+  }
+
+  // After the loss of a host, with which nothing of the run was lost.
+  [[nodiscard]] std::optional<int> find_room(const Failure& failure, ElasticSize& size,
+                                             std::chrono::nanoseconds patience) {
+    if (!failure.is_host || !size.is_elastic()) return std::nullopt;
+    log_->print(failure.what);
+    return size.wait(
+        patience, [this](auto time) { return sleeps_unless([this] { return is_asked_to_end(); }, time); },
+        [this](const std::string& text) { log_->print(text); });
   }
 
   void judge(Failure failure, std::uint64_t begin_step) {
@@ -28574,161 +29876,6 @@ class RunCallbacks {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/report_book.hpp
-// Puts the ranks' reports together: call number i of every rank is report i. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Collects reports and hands them out in order, each when it is complete or must not wait any longer. None is handed
-/// out without rank 0's metrics before the end.
-class ReportBook {
- public:
-  static constexpr std::int64_t capacity = 64;      ///< how far rank 0 may be ahead of a rank that is waited for
-  static constexpr std::int64_t most_ahead = 1024;  ///< of rank 0: what a rank reports beyond is only counted
-
-  static constexpr double silent_after_seconds = 5;  ///< until a rank that has never reported is not waited for
-
-  /// first: the number of the first report that is to come.
-  explicit ReportBook(int world_size, std::int64_t first = 0)
-      : counts_(static_cast<std::size_t>(world_size), first), first_(first) {}
-
-  [[nodiscard]] int world_size() const noexcept { return static_cast<int>(counts_.size()); }
-
-  /// Takes the next report of a rank, made `seconds` after the start, and returns its index.
-  std::int64_t add(int rank, Metrics metrics, double seconds) {
-    const std::int64_t report = counts_[static_cast<std::size_t>(rank)]++;
-    if (report < first_) return report;  // the callbacks were told without it
-    if (report - counts_.front() >= most_ahead) return report;
-    while (first_ + static_cast<std::int64_t>(open_.size()) <= report) {
-      open_.push_back({.index = first_ + static_cast<std::int64_t>(open_.size()), .seconds = seconds});
-      open_.back().by_rank.resize(counts_.size());
-    }
-    Report& entry = open_[static_cast<std::size_t>(report - first_)];
-    entry.by_rank[static_cast<std::size_t>(rank)] = std::move(metrics);
-    if (rank == 0) entry.seconds = seconds;
-    return report;
-  }
-
-  /// Returns the next report that need not wait for any rank; after the end, any.
-  [[nodiscard]] std::optional<Report> take(bool is_end) {
-    if (open_.empty()) return std::nullopt;
-    if (!is_end && must_wait(open_.front())) return std::nullopt;
-    std::optional<Report> report{std::move(open_.front())};
-    open_.pop_front();
-    ++first_;
-    return report;
-  }
-
-  /// Counts a report that nobody wants to hear of.
-  void count_only(int rank) { ++counts_[static_cast<std::size_t>(rank)]; }
-
-  /// How many reports a rank has made.
-  [[nodiscard]] std::int64_t count(int rank) const { return counts_[static_cast<std::size_t>(rank)]; }
-
- private:
-  // A rank that has never reported although others go on will most likely never do so; but it may just be late.
-  [[nodiscard]] bool must_wait(const Report& report) const {
-    const std::int64_t ahead = counts_.front() - report.index;  // 1 if it is rank 0's last one
-    if (ahead < 1) return true;
-    if (ahead > capacity) return false;
-    const bool others_go_on = open_.back().seconds - report.seconds >= silent_after_seconds;
-    for (const std::int64_t count : counts_) {
-      if (count <= report.index && (count > 0 || !others_go_on)) return true;
-    }
-    return false;
-  }
-
-  std::vector<std::int64_t> counts_;
-  std::deque<Report> open_{};
-  std::int64_t first_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/run_history.hpp
-// What the ranks have reported: rank 0's in metrics.jsonl, everybody's for the callbacks. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Begins with what an earlier program has left. The directory must outlive it. Functions that write return what could
-/// not be written, as a sentence, or nothing.
-class RunHistory {
- public:
-  RunHistory(RunDirectory& directory, int world_size, RunRecord before)
-      : directory_(&directory),
-        book_(world_size),
-        has_record_(before.world_size != 0),
-        metrics_(std::move(before.history)),
-        lines_(std::move(before.lines)),
-        problems_(std::move(before.problems)),
-        last_checkpoint_(std::move(before.last_checkpoint)) {}
-
-  /// Whether an earlier program has begun the run.
-  [[nodiscard]] bool has_record() const noexcept { return has_record_; }
-  /// What of its record is damaged.
-  [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
-  /// The last checkpoint that it has written; empty if it has none.
-  [[nodiscard]] const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
-
-  /// Forgets what was reported from number num_reports on: it will be reported anew.
-  [[nodiscard]] std::string go_back(std::int64_t num_reports) {
-    const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
-    const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
-    std::string loss;
-    if (end != lines_.end() || has_record_) {  // whose last line may be torn
-      loss = directory_->keep_metrics(end == lines_.begin() ? 0 : std::prev(end)->end);
-      metrics_.resize(static_cast<std::size_t>(end - lines_.begin()));
-      lines_.erase(end, lines_.end());
-    }
-    book_ = ReportBook{book_.world_size(), num_reports};
-    return loss;
-  }
-  /// So many ranks report from here on.
-  void begin_attempt(int world_size) { book_ = ReportBook{world_size, book_.count(0)}; }
-
-  /// Takes the next report of a rank. is_heard: callbacks want to hear of it.
-  [[nodiscard]] std::string add(int rank, Metrics metrics, double seconds, bool is_heard) {
-    std::string loss;
-    if (rank == 0) {
-      const std::int64_t index = book_.count(0);
-      const JsonObject line = JsonObject{}.add("report", index).add("seconds", seconds).add(metrics);
-      loss = directory_->append_metrics(line.text());
-      metrics_.push_back(metrics);
-      lines_.push_back({.report = index, .end = directory_->metrics_size()});
-    }
-    if (is_heard) {
-      book_.add(rank, std::move(metrics), seconds);
-    } else {
-      book_.count_only(rank);
-    }
-    return loss;
-  }
-
-  /// See ReportBook.
-  [[nodiscard]] std::optional<Report> take(bool is_end) { return book_.take(is_end); }
-  [[nodiscard]] std::int64_t count(int rank) const { return book_.count(rank); }
-
-  /// What rank 0 has reported.
-  [[nodiscard]] const std::vector<Metrics>& metrics() const noexcept { return metrics_; }
-  [[nodiscard]] Metrics newest() const { return metrics_.empty() ? Metrics{} : metrics_.back(); }
-  [[nodiscard]] std::vector<Metrics> take_metrics() noexcept { return std::move(metrics_); }
-
- private:
-  RunDirectory* directory_;
-  ReportBook book_;
-  bool has_record_;
-  std::vector<Metrics> metrics_;
-  std::vector<HistoryLine> lines_;  // of metrics_
-  std::vector<std::string> problems_;
-  std::string last_checkpoint_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/supervision.hpp
 // Drives one run: passes the group's events to the controller, the files, the callbacks and the console. Train room.
 
@@ -28744,13 +29891,14 @@ class Supervision {
 
   /// size: which says as well how many workers there are at first. before: what an earlier program has left of the run.
   Supervision(const RunConfig& config, ElasticSize size, RunInfo info, Clock::time_point called_at, RunLease lease,
-              RunRecord before = {}, Leadership leadership = {}, const Console& console = Console{})
+              RunRecord before = {}, Leadership leadership = {}, const Console& console = Console{},
+              std::shared_ptr<Files> files = std::make_shared<Files>(), const StorageLimits& limits = {})
       : config_(config),
         size_(std::move(size)),
         info_(std::move(info)),
         lease_(std::move(lease)),
         leadership_(std::move(leadership)),
-        directory_(info_.path, size_.count().max()),
+        directory_(info_.path, size_.count().max(), std::move(files), limits),
         history_(directory_, info_.world_size, std::move(before)),
         ranks_(info_.world_size),
         progress_(console, config.progress == Progress::quiet),
@@ -28759,20 +29907,25 @@ class Supervision {
         budget_(config.failure, size_.is_elastic()),
         watch_(config, info_.world_size),
         notice_(config.preemption),
-        callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
+        callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }),
+        point_(history_),
+        wait_(notice_, directory_, log_) {
+    directory_.ask_before_late_writes(2 * lease_.interval(), lease_.question());
+  }
 
   /// Runs to the end. renew: called before the workers are started again.
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
     look_out();
-    if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
+    if (history_.has_record()) point_.find(info_.path, lease_, config_, log_);  // a new run has no checkpoints
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
-    if (leadership_.inherited) take_over(*leadership_.inherited, begin_step_, briefing_, budget_, attempts_, log_);
+    if (leadership_.inherited) take_over(*leadership_.inherited, point_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
-    if (!failure_before_start_) start_group(start);
+    const int former = leadership_.inherited ? leadership_.inherited->ledger.world_size : info_.world_size;
+    if (!failure_before_start_) start_group(start, renew);
     if (group_) {
-      if (leadership_.inherited) tell_of_resize(leadership_.inherited->ledger.world_size);
+      tell_of_resize(former);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
@@ -28796,28 +29949,34 @@ class Supervision {
   void rest() {
     lease_.pause();
     notice_.pause();
+    directory_.rest();
   }
 
-  void start_group(const Start& start) {
-    controller_.begin(Clock::now());
-    leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
+  void start_group(const Start& start, const Renew& renew) {
     FirstStart first{budget_, notice_, log_, attempts_};
-    const GroupPlan plan{.num_workers = info_.world_size,
-                         .silence_limit = config_.silence_limit,
-                         .briefing = encode_briefing(briefing_),
-                         .most_workers = size_.count().max(),
-                         .on_fork = [this](bool begins) { begins ? rest() : look_out(); }};
+    const auto start_once = [&](int num_workers) {
+      if (num_workers != info_.world_size) renew(num_workers);
+      begin_workers(num_workers);
+      return start({.num_workers = num_workers,
+                    .silence_limit = config_.silence_limit,
+                    .briefing = point_.encode(),
+                    .most_workers = size_.count().max(),
+                    .on_fork = [this](bool begins) { begins ? rest() : look_out(); }});
+    };
     try {
-      group_ = first.make([&] { return start(plan); }, begin_step_);
+      group_ = first.make(start_once, info_.world_size, size_, config_.start_timeout, point_.step());
     } catch (const ConfigError&) {
-      if (!history_.has_record()) directory_.remove();
+      if (!history_.has_record()) {
+        directory_.settle();
+        remove_run_directory(info_.path);
+      }
       throw;
     }
     last_word_ = first.reason();
     if (!group_) return note_no_start(first);
     group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
-    checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
+    checkpoints_.emplace(info_, config_.checkpoint, lease_, directory_, *group_);
     first.catch_up(
         *group_, [this](GroupEvent& event) { std::visit([this](auto& one) { handle(one); }, event); },
         [this](int signal) { handle_signal(signal, notice_.is_announced_by(signal)); });
@@ -28825,46 +29984,22 @@ class Supervision {
 
   void note_no_start(const FirstStart& first) {
     failure_before_start_ = first.failure();
+    std::vector<std::string> problems;
     left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
-                  log_);
+                  problems);
+    for (const std::string& problem : problems) log_.warn(problem);
     has_left_in_order_ = first.is_preempted() && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
-  }
-
-  void go_on_from_earlier() {
-    for (const std::string& problem : history_.problems()) log_.warn(problem);
-    std::vector<std::string> problems;
-    const auto newest = find_checkpoint(info_.path, lease_, config_, history_.last_checkpoint(), problems);
-    if (!newest && !history_.last_checkpoint().empty()) log_.tell_of_beginning_anew(history_.last_checkpoint());
-    began_with_checkpoint_ = newest.has_value();
-    go_on_from(newest);
-    for (const std::string& problem : problems) log_.warn(problem);
-  }
-
-  // From here on, what was reported after the checkpoint will be reported anew.
-  void go_on_from(const std::optional<Checkpoint>& checkpoint) {
-    briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
-    briefing_.slots.clear();
-    begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
-    log_.complain(history_.go_back(checkpoint ? checkpoint->manifest().report + 1 : 0));
-  }
-
-  void go_on_from(const std::vector<SavedMessage>& copy) {
-    briefing_.checkpoint = "memory";
-    briefing_.slots = slots_of(copy);
-    begin_step_ = copy.front().step;
-    log_.complain(history_.go_back(copy.front().report + 1));
   }
 
   [[nodiscard]] std::uint64_t steps_of(int rank) const { return group_->page(rank).steps.load(); }
 
   void end_attempt() {
     controller_.blame_hosts(group_->lost_hosts());
-    Attempt attempt{
-        .begin_step = begin_step_, .end_step = begin_step_, .seconds = log_.seconds(), .world_size = info_.world_size};
-    for (int rank = 0; rank < info_.world_size; ++rank) {
-      attempt.end_step = std::max(attempt.end_step, steps_of(rank));
-    }
+    Attempt attempt{.begin_step = point_.step(),
+                    .end_step = furthest_step(*group_, info_.world_size, point_.step()),
+                    .seconds = log_.seconds(),
+                    .world_size = info_.world_size};
     if (const auto& failure = controller_.failure()) {
       attempt.error = error_text(*failure);
       attempt.failed_rank = failure->rank;
@@ -28880,33 +30015,33 @@ class Supervision {
     directory_.note_end();
     if (ranks_.has_any_left())
       controller_.give_up("the run was to go on with another number of workers, and could not");
-    if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
+    if (controller_.failure()) checkpoints_->write_newest_copy(point_.attempt());
     settle();
-    left_ = checkpoints_->left(log_);
+    look_at_what_is_left();
     has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = farewell_.text(checkpoints_->num_written());
   }
 
-  // While no worker is left: whether a signal has come that asks the run to end.
-  [[nodiscard]] bool take_signal() {
-    const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
-    const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-    if (signal == nullptr || !notice_.concerns_run(signal->signal)) return false;
-    stop_signal_ = signal->signal;
-    return true;
-  }
-
   // Waits until all that was saved has been written.
   void settle() {
-    bool was_asked = false;
-    while (!checkpoints_->drain(Deadline::after(std::chrono::milliseconds{20}))) {
-      if (!take_signal()) continue;
-      if (was_asked) end_by_signal(stop_signal_);  // a write cannot be interrupted, and what is committed stays
-      was_asked = true;
-      log_.print(compose("{}: a checkpoint is still being written; once more leaves it unfinished",
-                         signal_name(stop_signal_)));
-    }
+    wait_.await(
+        *group_, [this](const Deadline& deadline) { return checkpoints_->drain(deadline); },
+        "a checkpoint is still being written; once more leaves it unfinished");
     checkpoints_->note_outcomes(log_, false);
+  }
+
+  void look_at_what_is_left() {
+    directory_.settle();
+    log_.tell_of_losses();
+    std::vector<std::string> problems;
+    if (directory_.answers()) {
+      wait_.read(*group_, [&] { left_ = checkpoints_->left(problems); });
+    } else {
+      left_ = checkpoints_->not_looked_up();
+      problems.push_back(compose("which checkpoints there are in {} cannot be told: its storage does not answer",
+                                 info_.path.string()));
+    }
+    for (const std::string& problem : problems) log_.warn(problem);
   }
 
   // Decides about another attempt, and starts it.
@@ -28920,11 +30055,12 @@ class Supervision {
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
-      if (!delay || !go_on_from_newest(!is_resize && !has_memory_failed(briefing_, attempts_.back()))) return false;
+      if (!delay || !go_on_from_newest(!is_resize && !has_memory_failed(point_.briefing(), attempts_.back())))
+        return false;
       if (!is_resize) {
-        attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+        note_lost_steps();
         log_.tell_of(attempts_);
-        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(), briefing_.checkpoint, begin_step_);
+        log_.tell_of_restart(point_.attempt() + 1, attempts_.back(), point_.briefing().checkpoint, point_.step());
       }
       if (!pause(*delay) || !find_room() || !finds_its_place()) return false;
       if (start_again(renew)) {
@@ -28938,13 +30074,14 @@ class Supervision {
 
   // Decides whether a run that has failed is started again, and after what time.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> delay_of_restart() {
-    if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
+    if (controller_.failure()->kind != Failure::Kind::final && wait_.signal() != 0) {
       interrupt_between_attempts();
       return std::nullopt;
     }
     const auto copy = checkpoints_->newest_in_memory();
     checkpoints_->note_outcomes(log_, false);
-    const bool has_progress = checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > begin_step_);
+    const bool has_progress =
+        checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > point_.step());
     const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
     if (verdict.restarts) return verdict.delay;
     if (!verdict.reason.empty()) last_word_ = verdict.reason;
@@ -28956,7 +30093,7 @@ class Supervision {
     const auto size = size_.wait(
         config_.start_timeout, [this](auto time) { return pause(time); },
         [this](const std::string& text) { log_.print(text); });
-    if (!size && stop_signal_ == 0) last_word_ = size_.no_room();
+    if (!size && wait_.signal() == 0) last_word_ = size_.no_room();
     if (!size) return false;
     info_.world_size = *size;
     return true;
@@ -28965,25 +30102,17 @@ class Supervision {
   // Once the workers run: a callback that throws ends them.
   void tell_of_resize(int former) {
     if (info_.world_size == former || former == 0) return;
-    const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
+    const Resize resize{.from = former, .to = info_.world_size, .step = point_.step()};
     log_.tell_of_resize(resize);
     callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
   [[nodiscard]] bool go_on_from_newest(bool can_exchange) {
     if (look_for_taker(true)) return false;
-    auto copy = checkpoints_->kept(checkpoints_->newest_in_memory(), can_exchange);
-    if (copy.empty() || group_->forks_to_restart()) {
-      if (copy.empty()) checkpoints_->write_newest_copy(briefing_.attempt);
-      settle();
-      copy = checkpoints_->kept(checkpoints_->newest_copy(), can_exchange);  // a newer checkpoint may have failed
-    }
-    if (!copy.empty()) {
-      go_on_from(copy);
-      return true;
-    }
     try {
-      go_on_from(checkpoints_->go_back(began_with_checkpoint_));
+      point_.go_to_newest(
+          *checkpoints_, can_exchange, group_->forks_to_restart(), [this] { settle(); },
+          [this](const auto& read) { wait_.read(*group_, read); });
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
@@ -28991,66 +30120,72 @@ class Supervision {
     }
   }
 
-  // A process may have been lost, or come back, since it was decided where to go on.
+  // It may have been decided some time ago where to go on.
   [[nodiscard]] bool finds_its_place() {
-    if (briefing_.slots.empty() || checkpoints_->still_keeps(briefing_.slots, info_.world_size)) return true;
+    if (point_.is_there(*checkpoints_, info_.world_size)) return true;
     if (!go_on_from_newest(false)) return false;
-    attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+    note_lost_steps();
     return true;
   }
 
-  // Returns false if the run was interrupted meanwhile.
+  void note_lost_steps() { attempts_.back().lost_steps = attempts_.back().end_step - point_.step(); }
+
+  // Returns false if the run was interrupted meanwhile, or while storage was waited for.
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
-    if (sleeps_unless([this] { return take_signal(); }, delay)) return true;
+    if (wait_.signal() == 0 && wait_.sleep(*group_, delay)) return true;
     interrupt_between_attempts();
     return false;
   }
 
   // A signal that came when no worker was there to be asked: what there is already is all that there is to save.
   void interrupt_between_attempts() {
-    farewell_.begin(notice_.is_announced_by(stop_signal_), checkpoints_->num_written(), Clock::now());
+    farewell_.begin(notice_.is_announced_by(wait_.signal()), checkpoints_->num_written(), Clock::now());
     controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
-    static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
+    static_cast<void>(controller_.on_signal(wait_.signal(), Clock::now()));
   }
 
-  void begin_attempt() {
-    ++briefing_.attempt;
-    is_resizing_ = false;
-    ranks_.begin_attempt(info_.world_size);
-    watch_.begin_attempt(info_.world_size);
-    history_.begin_attempt(info_.world_size);
-    checkpoints_->begin_attempt(info_.world_size, briefing_.attempt);
-    controller_ = Controller{controller_settings(config_, info_.world_size)};
+  void begin_workers(int num_workers) {
+    info_.world_size = num_workers;
+    ranks_.begin_attempt(num_workers);
+    watch_.begin_attempt(num_workers);
+    history_.begin_attempt(num_workers);
+    controller_ = Controller{controller_settings(config_, num_workers)};
     controller_.begin(Clock::now());
+    tell_next_leader();
+  }
+
+  // Before each start of the workers: who leads next has to know of it.
+  void tell_next_leader() const {
+    leadership_.tell({point_.attempt(), point_.step(), info_.world_size, budget_.counts(), attempts_});
   }
 
   [[nodiscard]] bool start_again(const Renew& renew) {
     while (true) {
       renew(info_.world_size);
-      begin_attempt();
-      leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
+      is_resizing_ = false;
+      point_.begin_attempt();
+      checkpoints_->begin_attempt(info_.world_size, point_.attempt());
+      begin_workers(info_.world_size);
       try {
-        group_->restart(info_.world_size, encode_briefing(briefing_));
+        group_->restart(info_.world_size, point_.encode());
         return true;
       } catch (const std::exception& error) {
-        const std::string what = compose("the workers could not be started again: {}", error.what());
-        if (size_.shrink(info_.world_size) && find_room() && finds_its_place()) {
-          log_.print(what);
-          continue;
-        }
-        static_cast<void>(controller_.on_failure(Failure::of_start(error, what), Clock::now()));
-        attempts_.push_back({.error = what, .begin_step = begin_step_, .end_step = begin_step_});
+        const Failure failure = Failure::of_start(error, "the workers could not be started again");
+        // A host that is lost counts no more, or comes back.
+        const bool may_try = failure.is_host ? size_.is_elastic() : size_.shrink(info_.world_size);
+        if (may_try) log_.print(failure.what);
+        if (may_try && find_room() && finds_its_place()) continue;
+        static_cast<void>(controller_.on_failure(failure, Clock::now()));
+        attempts_.push_back({.error = failure.what, .begin_step = point_.step(), .end_step = point_.step()});
         return false;
       }
     }
   }
 
   void handle_next() {
-    const auto interval =
-        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
     const auto most = std::min<std::chrono::nanoseconds>(
-        {interval, watch_.interval(), size_.interval(), notice_.interval(), lease_.interval()});
+        {progress_.interval(), watch_.interval(), size_.interval(), notice_.interval(), lease_.interval()});
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
@@ -29058,6 +30193,7 @@ class Supervision {
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
+    log_.tell_of_losses();
     if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
     look_for_part_checkpoint();
@@ -29075,7 +30211,9 @@ class Supervision {
     // Workers that are about to be started again have nothing left to do.
     const bool will_restart =
         orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows(*controller_.failure());
-    if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
+    if (!orders.kill && !(will_restart && group_->can_kill())) return;
+    if (!group_->can_kill()) directory_.settle(Deadline::after(std::chrono::milliseconds{200}));  // the program ends
+    group_->kill();
   }
   void fail(const Failure& failure) { carry_out(controller_.on_failure(failure, Clock::now())); }
 
@@ -29085,9 +30223,9 @@ class Supervision {
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
       if (auto* save = std::get_if<SavedMessage>(&message)) {
-        checkpoints_->add(event.rank, std::move(*save), history_.newest(), briefing_.attempt);
+        checkpoints_->add(event.rank, std::move(*save), history_.newest(), point_.attempt());
         for (int rank = 0; rank < info_.world_size; ++rank) {
-          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
+          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank);
         }
       }
       if (std::holds_alternative<LeftMessage>(message)) ranks_.note_left();
@@ -29100,12 +30238,12 @@ class Supervision {
     }
   }
   void handle(const OutputEvent& event) {
-    log_.complain(directory_.append_log(event.rank, event.line));
+    directory_.append_log(event.rank, event.line);
     progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
   void handle(ExitEvent& event) {
     if (event.exit.is_consequence) watch_.note_activity(*group_);
-    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank, all_steps);
+    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
@@ -29117,7 +30255,7 @@ class Supervision {
     if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
   }
   void handle_signal(int signal, bool is_announced) {
-    stop_signal_ = signal;
+    wait_.note(signal);
     const Orders orders = controller_.on_signal(signal, Clock::now());
     if (orders.request_leave) farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
     log_.tell_of_signal(signal, orders, config_.stop_grace);
@@ -29126,7 +30264,7 @@ class Supervision {
 
   void look_for_standstill() {
     if (controller_.phase() != Phase::running) return;
-    const auto found = watch_.look(*group_, begin_step_, [this](int rank) { return controller_.has_exited(rank); });
+    const auto found = watch_.look(*group_, point_.step(), [this](int rank) { return controller_.has_exited(rank); });
     if (!found) return;
     tell_of_ranks();
     fail({.rank = found->rank, .what = found->what, .is_wait = true});
@@ -29141,7 +30279,7 @@ class Supervision {
   // Workers that were asked to leave, and end no step, may not do so in time.
   void save_before_it_is_too_late() {
     const bool is_late = farewell_.is_late(checkpoints_->num_written(), config_.stop_grace, Clock::now());
-    if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(briefing_.attempt);
+    if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(point_.attempt());
   }
 
   void tell_of_ranks() {
@@ -29161,26 +30299,21 @@ class Supervision {
 
   void note_start(int rank, std::string host) {
     controller_.on_started(rank);
-    if (ranks_.note_start(rank, std::move(host)) && briefing_.attempt == 0) timings_.first_line = log_.seconds();
+    if (ranks_.note_start(rank, std::move(host)) && point_.attempt() == 0) timings_.first_line = log_.seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
     if (rank == 0) progress_.on_report(history_.count(0), metrics);
-    log_.complain(history_.add(rank, std::move(metrics), log_.seconds(), !config_.callbacks.empty()));
+    history_.add(rank, std::move(metrics), log_.seconds(), !config_.callbacks.empty());
     tell_reports(false);
   }
 
-  static constexpr std::uint64_t all_steps = std::numeric_limits<std::uint64_t>::max();
-
-  // A rank that has gone by a step which others have saved would keep them waiting for ever. What it has posted may
-  // still be on its way, so this is looked at for a while.
   void look_for_part_checkpoint() {
-    const int found = checkpoints_->late_rank([this](int rank) { return steps_of(rank); });
-    if (patience_.is_over(found, Clock::now())) refuse_part_checkpoint(found, steps_of(found));
+    const auto failure = checkpoints_->late_part_failure([this](int rank) { return steps_of(rank); }, Clock::now());
+    if (failure) fail(*failure);
   }
-
-  void refuse_part_checkpoint(int rank, std::uint64_t steps) {
-    if (auto failure = checkpoints_->part_failure(rank, steps)) fail(*failure);
+  void refuse_part_checkpoint(int rank) {
+    if (const auto failure = checkpoints_->part_failure(rank)) fail(*failure);
   }
 
   void tell_reports(bool is_end) {
@@ -29238,6 +30371,8 @@ class Supervision {
     fields.step_times_by_rank = ranks_.take_step_times();
     log_.tell_of(attempts_);
     log_.tell_of_end(fields);
+    directory_.settle();
+    log_.tell_of_losses();
     fields.attempts = std::move(attempts_);
     left_.move_to(fields);
     fields.warnings = log_.all_warnings();
@@ -29263,23 +30398,41 @@ class Supervision {
   RankWatch watch_;
   PreemptionNotice notice_;
   RunCallbacks callbacks_;
-  Briefing briefing_{};
-  std::uint64_t begin_step_ = 0;   // of this attempt
+  ResumePoint point_;  // where this attempt has begun, or the next one will
+  AttentiveWait wait_;
   std::uint64_t failed_step_ = 0;  // at which the last attempt failed
   Farewell farewell_{};
   bool has_left_in_order_ = false;
-  Patience patience_{};  // with a rank that seems to have no part in a checkpoint
-  int stop_signal_ = 0;  // the last one that asked the run to end
   std::vector<Attempt> attempts_{};
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
   std::optional<RunCheckpoints> checkpoints_{};  // while there is a group
   LeftCheckpoints left_{};
-  bool began_with_checkpoint_ = false;
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   Timings timings_{};
   bool is_resizing_ = false;  // the ranks were asked to leave, for another number of them
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/supervise.hpp
+// Supervises a run as one function, so that what calls it for each kind of policy need not know how. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Runs to the end, with what Supervision takes. start: starts a group. renew: called before workers are started again.
+/// Throws: ConfigError as Supervision::run() does.
+[[nodiscard]] inline Result supervise(const RunConfig& config, ElasticSize size, RunInfo info,
+                                      Deadline::Clock::time_point called_at, RunLease lease, RunRecord before,
+                                      Leadership leadership,
+                                      const std::function<std::unique_ptr<WorkerGroup>(const GroupPlan&)>& start,
+                                      const std::function<void(int num_workers)>& renew) {
+  return Supervision{config,           std::move(size),   std::move(info),      called_at,
+                     std::move(lease), std::move(before), std::move(leadership)}
+      .run(start, renew);
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -29978,13 +31131,13 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   }
   const bool is_new = place.is_new || !remains.empty() || is_barely_begun(place.path);
   if (is_new && run.resume == Resume::required) {
-    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    if (place.is_new) remove_run_directory(place.path);
     throw ConfigError{
         compose("RunConfig::resume is Resume::required, but there is no run in {}: check RunConfig::name "
                 "and storage_path",
                 place.path.string())};
   }
-  sweep_run_directory(place.path, is_new);
+  if (!place.is_new) sweep_run_directory(place.path, is_new);
   if (is_new) return {};
   if (run.resume == Resume::never) {
     throw ConfigError{
@@ -30042,20 +31195,14 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 
 /// Writes run.json. is_new: there is nothing else yet of the run, so that it need not last before the first checkpoint,
 /// which sees to that. Throws: ConfigError if the storage takes no files.
-inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
-  const auto in_seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
+inline void write_run(const RunInfo& info, const RunConfig& run, const ScalingConfig& scaling, bool is_new) {
   JsonObject object;
   object.add("name", info.name).add("backend", info.backend).add("scaling", info.scaling);
   object.add("world_size", info.world_size).add("seed", info.seed).add("started_at", time_text(std::time(nullptr)));
   object.add("railyard_version", version);
-  object.add("collective_timeout_seconds", in_seconds(run.collective_timeout));
-  object.add("setup_timeout_seconds", in_seconds(run.setup_timeout));
-  object.add("start_timeout_seconds", in_seconds(run.start_timeout));
-  object.add("stop_grace_seconds", in_seconds(run.stop_grace));
-  object.add("silence_limit_seconds", in_seconds(run.silence_limit));
-  const RunDirectory directory{info.path, 0};
-  if (const std::string loss = directory.write_object("run.json", object, !is_new); !loss.empty()) {
-    if (is_new) directory.remove();
+  add_settings(object, run, scaling);
+  if (const std::string loss = write_object(info.path / "run.json", object, !is_new); !loss.empty()) {
+    if (is_new) remove_run_directory(info.path);
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
                 "folder that you can write to and that has room",
@@ -30064,12 +31211,12 @@ inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
 }
 
 /// Writes run.json anew, as the record says that it was. info: of the run that goes on. Throws: as write_run().
-inline void write_again(const RunRecord& before, RunInfo info, const RunConfig& run) {
+inline void write_again(const RunRecord& before, RunInfo info, const RunConfig& run, const ScalingConfig& scaling) {
   info.backend = before.backend;
   info.scaling = before.scaling;
   info.world_size = before.world_size;
   info.seed = before.seed.value_or(info.seed);
-  write_run(info, run, false);
+  write_run(info, run, scaling, false);
 }
 
 }  // namespace detail
@@ -30232,9 +31379,9 @@ class Trainer<B, S> {
     detail::RunRecord before = detail::read_earlier(place, run, info);
     const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
     if (has_other_seed) before.seed = info.seed;  // the next start needs none
-    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run);
+    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run, scaling_);
     if (before.has_succeeded) return detail::recorded_result(place, run, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run, true);
+    if (before.world_size == 0) detail::write_run(info, run, scaling_, true);
     detail::Leadership leadership{.inherited = std::move(inherited)};
     if constexpr (JoiningScaling<S>) {
       leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
@@ -30254,9 +31401,9 @@ class Trainer<B, S> {
       run_worker(link, context, own);
     };
     renew(info.world_size);
-    detail::Supervision supervision{
-        run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before), std::move(leadership)};
-    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
+    const auto start = [&](const GroupPlan& plan) { return scaling.start(plan, body); };
+    return detail::supervise(run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before),
+                             std::move(leadership), start, renew);
   }
 
   // In a process that another one leads: makes workers as it is told to, until it is told the result. If the one that
@@ -36859,15 +38006,12 @@ static_assert(std::is_same_v<std::variant_alternative_t<5, GroupEvent>, BrokenEv
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/hmac.hpp
-// Proofs of knowing a secret: HMAC-SHA256 of OpenSSL's libcrypto, random bytes, comparison in constant time. Workers
-// room.
+// Proofs of knowing a secret: HMAC-SHA256 of OpenSSL's libcrypto, comparison in constant time. Workers room.
 
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
-
-#include <sys/random.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -36876,15 +38020,6 @@ using ConstBytes = std::span<const std::byte>;
 using Digest = std::array<std::byte, 32>;
 
 [[nodiscard]] inline ConstBytes text_bytes(std::string_view text) noexcept { return std::as_bytes(std::span{text}); }
-
-/// Fills the bytes with what nobody can guess.
-inline void fill_random(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
-    if (got < 0 && errno != EINTR) throw_system("random bytes from the kernel", errno);
-    if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
-  }
-}
 
 /// Compares in a time that tells nothing of where they differ.
 [[nodiscard]] inline bool are_equal(ConstBytes one, ConstBytes other) noexcept {
@@ -39279,11 +40414,15 @@ class Bulletin {
 /// known by nobody answering there, and is replaced by the next one.
 class FileBulletin final : public Bulletin {
  public:
-  FileBulletin(std::filesystem::path folder, const std::string& name, WaitTeller teller)
-      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)) {}
+  /// time_to_go: for how long a leader of this host that may have died is waited for, see post().
+  FileBulletin(std::filesystem::path folder, const std::string& name, WaitTeller teller,
+               std::chrono::nanoseconds time_to_go = std::chrono::seconds{2})
+      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)), time_to_go_(time_to_go) {}
   ~FileBulletin() override { take_down(); }
 
-  /// Throws: ConfigError if another leader of the same job is alive on this host, or the folder cannot be trusted.
+  /// Waits for the end of a leader of the same job that has died on this host: the lock is free when the last of the
+  /// workers has gone that have inherited it. Throws: ConfigError if one is alive after that time, or the folder cannot
+  /// be trusted.
   void post(const Posting& posting) override {
     check_folder();
     if (!posted_.is_open()) check_for_second_leader();
@@ -39381,13 +40520,23 @@ class FileBulletin final : public Bulletin {
         ::geteuid(), folder_.string(), status.st_uid, status.st_mode & 07777U)};
   }
 
-  void check_for_second_leader() const {
-    const auto there = look_up();
-    if (!there || !there->posting || there->leader != Leader::alive) return;
+  void check_for_second_leader() {
+    const Deadline deadline = Deadline::after(time_to_go_);
+    teller_.start();
+    for (auto pause = first_pause;; pause = std::min(pause * 2, last_pause)) {
+      const auto there = look_up();
+      if (!there || !there->posting || there->leader != Leader::alive) return;
+      if (deadline.expired()) throw_second_leader(*there->posting);
+      teller_.look(compose("the end of another leader that holds {}", path_.string()), deadline);
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
+    }
+  }
+
+  [[noreturn]] void throw_second_leader(const Posting& posting) const {
     throw ConfigError{compose(
         "another leader of this job is alive on this host and listens at {}:{} (it has left {}): give each run a "
         "ScalingConfig::launch.job of its own",
-        there->posting->host, there->posting->port, path_.string())};
+        posting.host, posting.port, path_.string())};
   }
 
   void write(const Descriptor& file, std::string_view text) const {
@@ -39411,6 +40560,7 @@ class FileBulletin final : public Bulletin {
   std::filesystem::path folder_;
   std::filesystem::path path_;
   WaitTeller teller_;
+  std::chrono::nanoseconds time_to_go_;
   std::string boot_ = boot_id();
   Descriptor posted_{};
   pid_t poster_ = 0;
@@ -43173,7 +44323,7 @@ class Launched {
     detail::check_devices(members_);
     detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
-        plan, body_of(body), members_, *lines_, first_generation_,
+        plan, body_of(body), members_, *lines_, first_generation_++,  // another where a start was given up
         [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
   }
 
@@ -43602,6 +44752,7 @@ static_assert(Scaling<Launched> && JoiningScaling<Launched>);
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <link.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
@@ -43775,11 +44926,30 @@ inline void check_gloo_file(std::string_view file) {
   }
 }
 
-/// Throws ConfigError if address, a function or table of Gloo's, lies in LibTorch.
-inline void check_gloo_is_own(const void* address) {
-  Dl_info info{};
-  if (address != nullptr && ::dladdr(address, &info) != 0 && info.dli_fname != nullptr) check_gloo_file(info.dli_fname);
+/// Returns the file of the shared library that address lies in; empty if it is in none, or in the program itself. Cost:
+/// about a microsecond. dladdr() takes twenty times as long, for it looks for the nearest of the library's names as
+/// well.
+[[nodiscard]] inline std::string_view library_of(const void* address) noexcept {
+  struct Search {
+    std::uintptr_t address;
+    const char* file = "";
+  } search{.address = reinterpret_cast<std::uintptr_t>(address)};
+  const auto look_at = [](dl_phdr_info* library, std::size_t /*size*/, void* data) {
+    auto& wanted = *static_cast<Search*>(data);
+    for (std::size_t at = 0; at < library->dlpi_phnum; ++at) {
+      const auto& part = library->dlpi_phdr[at];
+      if (part.p_type != PT_LOAD || wanted.address - library->dlpi_addr - part.p_vaddr >= part.p_memsz) continue;
+      if (library->dlpi_name != nullptr) wanted.file = library->dlpi_name;
+      return 1;
+    }
+    return 0;
+  };
+  ::dl_iterate_phdr(look_at, &search);
+  return search.file;
 }
+
+/// Throws ConfigError if address, a function or table of Gloo's, lies in LibTorch.
+inline void check_gloo_is_own(const void* address) { check_gloo_file(library_of(address)); }
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -44800,6 +45970,7 @@ class PrefixStore final : public Store {
     store_->expect(whole);
   }
   [[nodiscard]] Descriptor take_memory() override { return store_->take_memory(); }
+  [[nodiscard]] bool joins_threads() const noexcept override { return store_->joins_threads(); }
   void give_up() noexcept { is_given_up_.store(true); }
 
  private:
@@ -45305,16 +46476,17 @@ class Gloo {
   }
 
   /// Joins the group; the store must outlive the object. Cost: below a millisecond once all ranks have come, by TCP
-  /// some milliseconds. Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or
-  /// failed.
+  /// some milliseconds. Throws: ConfigError as check() does, where TCP is used or options name a host; CollectiveError
+  /// that names the ranks which did not come or failed.
   [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline) {
     detail::check_world(world);
     const std::string host = host_of(options, world);
-    check({.host = host});
     const bool is_one_host = world.local_size == world.size;
     const bool is_automatic = options.transport == GlooTransport::automatic;
-    if (is_automatic && is_one_host) {
+    const bool may_share = is_automatic && is_one_host;
+    if (!may_share || !options.host.empty()) check({.host = host});  // TCP checks what it listens on, if it comes to it
+    if (may_share) {
       try {
         return std::unique_ptr<Gloo>{new Gloo{SharedMemory::connect({}, world, store, deadline)}};
       } catch (const ConfigError& error) {  // which all ranks get alike

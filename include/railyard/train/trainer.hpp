@@ -15,7 +15,7 @@
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_record.hpp"
 #include "railyard/train/detail/run_settings.hpp"
-#include "railyard/train/detail/supervision.hpp"
+#include "railyard/train/detail/supervise.hpp"
 #include "railyard/train/detail/together.hpp"
 #include "railyard/train/detail/training_function.hpp"
 #include "railyard/train/detail/worker_devices.hpp"
@@ -412,9 +412,9 @@ class Trainer<B, S> {
       run_worker(link, context, own);
     };
     renew(info.world_size);
-    detail::Supervision supervision{
-        run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before), std::move(leadership)};
-    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
+    const auto start = [&](const GroupPlan& plan) { return scaling.start(plan, body); };
+    return detail::supervise(run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before),
+                             std::move(leadership), start, renew);
   }
 
   // In a process that another one leads: makes workers as it is told to, until it is told the result. If the one that

@@ -52,17 +52,17 @@ class Piece {
  public:
   using Argument = fmt::basic_format_arg<fmt::format_context>;
 
-  Piece(bool value) noexcept : Piece(std::string_view{value ? "true" : "false"}) {}
-  Piece(int value) noexcept : Piece(static_cast<long long>(value)) {}
-  Piece(long value) noexcept : Piece(static_cast<long long>(value)) {}
-  Piece(long long value) noexcept : argument_(pack(value)) {}
-  Piece(unsigned value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
-  Piece(unsigned long value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
-  Piece(unsigned long long value) noexcept : argument_(pack(value)) {}
-  Piece(double value) noexcept : argument_(pack(value)) {}
-  Piece(const char* value) noexcept : Piece(std::string_view{value}) {}
-  Piece(const std::string& value) noexcept : Piece(std::string_view{value}) {}
-  Piece(std::string_view value) noexcept : argument_(pack(value)) {}
+  Piece(bool value) noexcept;
+  Piece(int value) noexcept;
+  Piece(long value) noexcept;
+  Piece(long long value) noexcept;
+  Piece(unsigned value) noexcept;
+  Piece(unsigned long value) noexcept;
+  Piece(unsigned long long value) noexcept;
+  Piece(double value) noexcept;
+  Piece(const char* value) noexcept;
+  Piece(const std::string& value) noexcept;
+  Piece(std::string_view value) noexcept;
   Piece(char value) = delete;         // would be taken for a number
   Piece(float value) = delete;        // would be shown with a double's digits
   Piece(const void* value) = delete;  // would be taken for a bool
@@ -183,8 +183,7 @@ class CollectiveError : public Error {
  public:
   /// operation: what was called, such as "all_reduce(sum, 8 x f32)". rank: who throws.
   /// blamed: the ranks that did not take part, empty where nobody can be named.
-  CollectiveError(std::string operation, int rank, std::vector<int> blamed, const std::string& message)
-      : Error(message), operation_(std::move(operation)), rank_(rank), blamed_(std::move(blamed)) {}
+  CollectiveError(std::string operation, int rank, std::vector<int> blamed, const std::string& message);
 
   [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -207,7 +206,7 @@ class HostLostError : public Error {
 class WorkerError : public Error {
  public:
   /// rank: the first rank that failed, -1 where the run failed outside of any worker.
-  WorkerError(int rank, const std::string& message) : Error(message), rank_(rank) {}
+  WorkerError(int rank, const std::string& message);
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
@@ -427,9 +426,9 @@ class Value {
   template <class T>
   requires std::is_arithmetic_v<T> Value(T value)
   noexcept : value_(widen(value)) {}  // implicit, so that lists read {{"loss", 0.3}, {"epoch", 3}}
-  Value(std::string value) noexcept : value_(std::move(value)) {}
-  Value(std::string_view value) : value_(std::string{value}) {}
-  Value(const char* value) : value_(std::string{value}) {}
+  Value(std::string value) noexcept;
+  Value(std::string_view value);
+  Value(const char* value);
 
   /// Is it of type bool, std::int64_t, double or std::string?
   template <class T>
@@ -492,7 +491,7 @@ class NamedValues {
   /// Returns the value of that name. Throws: Error that lists the names that exist.
   [[nodiscard]] const Value& at(std::string_view name) const;
 
-  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+  [[nodiscard]] bool empty() const noexcept;
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
   [[nodiscard]] auto begin() const noexcept { return entries_.begin(); }
   [[nodiscard]] auto end() const noexcept { return entries_.end(); }
@@ -538,7 +537,7 @@ struct StateTensor {
 class State {
  public:
   State() = default;
-  State(std::initializer_list<NamedValues::Entry> entries) : values(entries) {}
+  State(std::initializer_list<NamedValues::Entry> entries);
 
   NamedValues values{};
   std::vector<StateTensor> tensors{};
@@ -547,7 +546,7 @@ class State {
   bool is_own = false;
 
   /// Returns the value of that name. Throws: Error that lists the names that exist.
-  [[nodiscard]] const Value& at(std::string_view name) const { return values.at(name); }
+  [[nodiscard]] const Value& at(std::string_view name) const;
 
   /// Returns the tensor of that name, or nullptr.
   [[nodiscard]] const StateTensor* find_tensor(std::string_view name) const noexcept;
@@ -600,20 +599,6 @@ concept SummedMetric = Stateful<M> && requires(M& metric, const M& other) {
   metric.reset();
 };
 
-namespace detail {
-
-/// Throws: ConfigError if two metrics were not made alike.
-void add_sums(std::span<double> to, std::span<const double> sums, std::string_view what);
-
-/// Returns sums as a state, each rank's own. The sums must stay where they are while it is read.
-[[nodiscard]] State state_of_sums(std::span<const double> sums);
-/// Throws: DataError if the state has another number of sums.
-void load_sums(std::span<double> sums, const State& state, std::string_view what);
-
-/// Returns 0 for a part of nothing, as scikit-learn does.
-[[nodiscard]] inline double ratio_of(double part, double whole) noexcept { return whole == 0 ? 0 : part / whole; }
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/core/accuracy.hpp
@@ -632,7 +617,7 @@ class Accuracy {
   };
 
   Accuracy() = default;
-  explicit Accuracy(Options options) noexcept : options_(options) {}
+  explicit Accuracy(Options options) noexcept;
 
   /// Adds samples by the scores of all classes. Of equal scores the first is the best. NaN is better than all others,
   /// and a label whose score is NaN was not found.
@@ -654,17 +639,17 @@ class Accuracy {
   /// Adds samples by their number, and how many of them were right.
   void add_counts(std::uint64_t correct, std::uint64_t samples) noexcept;
   void merge(const Accuracy& other) noexcept;
-  void reset() noexcept { sums_ = {}; }
+  void reset() noexcept;
 
   /// Right ones by all of them; NaN while nothing has been added.
-  [[nodiscard]] double value() const noexcept { return sums_[0] / sums_[1]; }
-  [[nodiscard]] std::uint64_t correct() const noexcept { return static_cast<std::uint64_t>(sums_[0]); }
-  [[nodiscard]] std::uint64_t samples() const noexcept { return static_cast<std::uint64_t>(sums_[1]); }
-  [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
-  [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
+  [[nodiscard]] double value() const noexcept;
+  [[nodiscard]] std::uint64_t correct() const noexcept;
+  [[nodiscard]] std::uint64_t samples() const noexcept;
+  [[nodiscard]] std::span<double> sums() noexcept;
+  [[nodiscard]] std::span<const double> sums() const noexcept;
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
-  void load_state(const State& state) { detail::load_sums(sums_, state, "Accuracy"); }
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
 
  private:
   // How many classes are better.
@@ -683,7 +668,6 @@ class Accuracy {
   Options options_{};
   std::array<double, 2> sums_{};  // right ones, all
 };
-static_assert(SummedMetric<Accuracy>);
 
 }  // namespace railyard::inline v0_1
 
@@ -706,7 +690,7 @@ class Auc {
     double high = 1;
   };
 
-  Auc() : Auc(Options{}) {}
+  Auc();
   /// Throws: ConfigError for no bins, or if low is not below high.
   explicit Auc(Options options);
 
@@ -728,8 +712,8 @@ class Auc {
     }
   }
   /// Throws: ConfigError if the other one has another number of bins.
-  void merge(const Auc& other) { detail::add_sums(counts_, other.counts_, "Auc"); }
-  void reset() noexcept { std::fill(counts_.begin(), counts_.end(), 0.0); }
+  void merge(const Auc& other);
+  void reset() noexcept;
 
   /// The area; NaN while there are not both positive and negative samples.
   [[nodiscard]] double value() const noexcept;
@@ -737,21 +721,20 @@ class Auc {
   [[nodiscard]] double error_bound() const noexcept;
 
   /// The counts of negative samples in all bins, then of positive ones.
-  [[nodiscard]] std::span<double> sums() noexcept { return counts_; }
-  [[nodiscard]] std::span<const double> sums() const noexcept { return counts_; }
+  [[nodiscard]] std::span<double> sums() noexcept;
+  [[nodiscard]] std::span<const double> sums() const noexcept;
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(counts_); }
-  void load_state(const State& state) { detail::load_sums(counts_, state, "Auc"); }
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
 
  private:
   [[nodiscard]] double negative(std::size_t bin) const noexcept { return counts_[bin]; }
-  [[nodiscard]] double positive(std::size_t bin) const noexcept { return counts_[options_.num_bins + bin]; }
+  [[nodiscard]] double positive(std::size_t bin) const noexcept;
   [[nodiscard]] std::size_t bin_of(double score, std::size_t sample) const;
 
   Options options_;
   std::vector<double> counts_;
 };
-static_assert(SummedMetric<Auc>);
 
 }  // namespace railyard::inline v0_1
 
@@ -856,28 +839,25 @@ class Deadline {
   [[nodiscard]] static Deadline after(std::chrono::nanoseconds budget, std::string_view setting = {});
 
   /// Never expires.
-  [[nodiscard]] static Deadline never() noexcept {
-    return {Clock::time_point::max(), std::chrono::nanoseconds::max(), {}};
-  }
+  [[nodiscard]] static Deadline never() noexcept;
 
-  [[nodiscard]] bool is_never() const noexcept { return time_ == Clock::time_point::max(); }
-  [[nodiscard]] bool expired() const { return !is_never() && Clock::now() >= time_; }
+  [[nodiscard]] bool is_never() const noexcept;
+  [[nodiscard]] bool expired() const;
 
   /// What is left, never negative.
   [[nodiscard]] std::chrono::nanoseconds remaining() const;
 
   /// The same budget, counted from now.
-  [[nodiscard]] Deadline renewed() const { return after(budget_, setting_); }
+  [[nodiscard]] Deadline renewed() const;
 
   /// When it expires; Clock::time_point::max() if never.
-  [[nodiscard]] Clock::time_point time() const noexcept { return time_; }
+  [[nodiscard]] Clock::time_point time() const noexcept;
 
   /// The whole budget, as messages print it: "30 s", "200 ms", "10 s (RunConfig::start_timeout)".
   [[nodiscard]] std::string budget_text() const;
 
  private:
-  Deadline(Clock::time_point time, std::chrono::nanoseconds budget, std::string_view setting) noexcept
-      : time_(time), budget_(budget), setting_(setting) {}
+  Deadline(Clock::time_point time, std::chrono::nanoseconds budget, std::string_view setting) noexcept;
 
   [[nodiscard]] std::string time_text() const;
 
@@ -932,6 +912,7 @@ inline constexpr std::array all_reduce_ops{ReduceOp::sum, ReduceOp::average, Red
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -943,68 +924,32 @@ namespace detail {
 class Descriptor {
  public:
   Descriptor() = default;
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  explicit Descriptor(int fd) noexcept;
+  Descriptor(Descriptor&& other) noexcept;
   Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor() { reset(); }
+  ~Descriptor();
 
   [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
+  [[nodiscard]] bool is_open() const noexcept;
   void reset() noexcept;
 
  private:
   int fd_ = -1;
 };
 
-/// Says what a failed call of the system means, and what to do where that is known.
-[[nodiscard]] std::string explain_errno(int error);
-
-[[noreturn]] inline void throw_system(std::string_view what, int error) {
-  throw Error{compose("{}: {}", what, explain_errno(error))};
-}
-
 /// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard
 /// streams: later it would be overwritten or be taken for one.
 [[nodiscard]] Descriptor adopt(int fd, std::string_view what);
-
-/// Makes a pipe, both ends closed on exec. Returns the end to read from, then the end to write to.
-[[nodiscard]] std::pair<Descriptor, Descriptor> make_pipe(int flags, std::string_view what);
 
 /// Reads what a file has from a byte on. Returns how many bytes that were: fewer than asked for only at its end, where
 /// errno is 0, or where reading fails, as errno says then.
 [[nodiscard]] std::size_t read_at(int file, std::uint64_t begin, void* to, std::size_t size) noexcept;
 
-[[nodiscard]] std::int64_t monotonic_ns() noexcept;
-
-[[nodiscard]] timespec to_timespec(std::chrono::nanoseconds time) noexcept;
-
-/// Sleeps while word holds expected, for at most the given time; may return early. Works across processes.
-void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
-                       std::chrono::nanoseconds at_most) noexcept;
-
-/// Wakes everybody who sleeps on word.
-inline void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
-}
-
-/// Changes the word and wakes everybody who sleeps on it.
-void nudge(std::atomic<std::uint32_t>& word) noexcept;
-
-[[nodiscard]] int open_pidfd(pid_t pid) noexcept;
-
-void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexcept;
-
 /// Returns what names the running kernel, until the next start of the machine: the same in all its containers. Empty if
 /// the system does not tell.
 [[nodiscard]] std::string boot_id();
 
-/// Returns the bytes of memory that the host has.
-[[nodiscard]] std::size_t physical_memory() noexcept;
-
 [[nodiscard]] std::string host_name();
-
-/// Ends the program as the signal would have, had nobody caught it.
-[[noreturn]] void end_by_signal(int signal);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -1040,11 +985,14 @@ class Store {
   [[nodiscard]] virtual std::optional<std::string> get(std::string_view key, const Deadline& deadline) = 0;
 
   /// Says which keys will be asked for, so that a store far away sends their values as soon as they are there.
-  virtual void expect(const std::vector<std::string>& keys) { static_cast<void>(keys); }
+  virtual void expect(const std::vector<std::string>& keys);
 
   /// Takes a file in memory that serves the same rank of a later start as well, which then finds its pages there: what
   /// it holds means nothing, and nobody else has it mapped. No descriptor if there is none, or it was taken before.
-  [[nodiscard]] virtual detail::Descriptor take_memory() { return {}; }
+  [[nodiscard]] virtual detail::Descriptor take_memory();
+
+  /// Whether all who use it are threads of one process: then what one leaves for the others may be an address.
+  [[nodiscard]] virtual bool joins_threads() const noexcept { return false; }
 };
 
 }  // namespace railyard::inline v0_1
@@ -1106,7 +1054,6 @@ struct FinishedWork {
   [[nodiscard]] static constexpr bool is_done() noexcept { return true; }
   static constexpr void wait(const Deadline& /*deadline*/) noexcept {}
 };
-static_assert(Work<FinishedWork>);
 
 /// Can be built: has a name, a reach, a kind of memory, options, and joins the group through a store. check() throws
 /// ConfigError that names the option if the options cannot work on this host; it starts nothing.
@@ -1201,7 +1148,7 @@ struct Field {
   /// Whether it is UTF-8 text; then dtype is u8 and shape {-1}.
   bool is_text = false;
 
-  [[nodiscard]] bool is_ragged() const noexcept { return !shape.empty() && shape.front() < 0; }
+  [[nodiscard]] bool is_ragged() const noexcept;
   /// Elements of one sample, or of one step of the first dimension where that differs.
   [[nodiscard]] std::size_t width() const noexcept;
   [[nodiscard]] static Field text(std::string name);
@@ -1213,8 +1160,8 @@ class Schema {
  public:
   Schema() = default;
   /// Throws: ConfigError for an empty name, or two equal ones.
-  Schema(std::vector<Field> fields) : fields_(std::move(fields)) { check(); }
-  Schema(std::initializer_list<Field> fields) : fields_(fields) { check(); }
+  Schema(std::vector<Field> fields);
+  Schema(std::initializer_list<Field> fields);
 
   [[nodiscard]] std::size_t size() const noexcept { return fields_.size(); }
   [[nodiscard]] const Field& operator[](std::size_t column) const noexcept { return fields_[column]; }
@@ -1234,7 +1181,7 @@ class Schema {
   // By sorting: files have up to millions of columns.
   void check() const;
 
-  std::vector<Field> fields_{};
+  std::vector<Field> fields_;
 };
 
 /// Holds one column of some samples, one after another in memory. Cheap to copy: copies and slices share the elements,
@@ -1258,12 +1205,10 @@ class Column {
   }
 
   /// Shares memory that somebody owns: rows of row_bytes each.
-  Column(std::shared_ptr<const std::byte> bytes, std::size_t rows, std::size_t row_bytes) noexcept
-      : bytes_(std::move(bytes)), rows_(rows), row_bytes_(row_bytes) {}
+  Column(std::shared_ptr<const std::byte> bytes, std::size_t rows, std::size_t row_bytes) noexcept;
 
   /// Shares memory of samples that differ in size: sample i is the bytes from (*ends)[i - 1], or 0, to (*ends)[i].
-  Column(std::shared_ptr<const std::byte> bytes, std::shared_ptr<const std::vector<std::uint64_t>> ends) noexcept
-      : bytes_(std::move(bytes)), rows_(ends->size()), ends_(std::move(ends)) {}
+  Column(std::shared_ptr<const std::byte> bytes, std::shared_ptr<const std::vector<std::uint64_t>> ends) noexcept;
 
   /// Makes a column of texts.
   [[nodiscard]] static Column texts(std::span<const std::string> texts);
@@ -1295,39 +1240,39 @@ class Column {
   [[nodiscard]] Column take(std::span<const std::size_t> rows) const;
 
  private:
-  std::shared_ptr<const std::byte> bytes_{};
+  std::shared_ptr<const std::byte> bytes_;
   std::size_t rows_ = 0;
   std::size_t row_bytes_ = 0;
-  std::shared_ptr<const std::vector<std::uint64_t>> ends_{};
+  std::shared_ptr<const std::vector<std::uint64_t>> ends_;
   std::size_t first_ = 0;  // row of the shared memory
 };
 
 /// Holds some samples of a dataset: a column per field, and the number that each sample has in its source.
 class Block {
  public:
-  Block() : schema_(std::make_shared<const Schema>()) {}
+  Block();
   /// Throws: ConfigError if there are not as many columns as fields, or columns and ids differ in their rows.
   Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, std::vector<std::uint64_t> ids);
 
   [[nodiscard]] std::size_t rows() const noexcept { return ids_.size(); }
-  [[nodiscard]] bool empty() const noexcept { return ids_.empty(); }
-  [[nodiscard]] const Schema& schema() const noexcept { return *schema_; }
+  [[nodiscard]] bool empty() const noexcept;
+  [[nodiscard]] const Schema& schema() const noexcept;
   [[nodiscard]] const std::shared_ptr<const Schema>& shared_schema() const noexcept { return schema_; }
   [[nodiscard]] const std::vector<Column>& columns() const noexcept { return columns_; }
   [[nodiscard]] const Column& operator[](std::size_t column) const noexcept { return columns_[column]; }
   /// Throws: ConfigError that lists the columns that exist.
-  [[nodiscard]] const Column& column(std::string_view name) const { return columns_[schema_->index_of(name)]; }
+  [[nodiscard]] const Column& column(std::string_view name) const;
   /// What tells a sample from all others of its source: its number there, from 0. Messages and per-sample randomness
   /// use it.
-  [[nodiscard]] std::span<const std::uint64_t> ids() const noexcept { return ids_; }
+  [[nodiscard]] std::span<const std::uint64_t> ids() const noexcept;
 
   [[nodiscard]] Block slice(std::size_t begin, std::size_t end) const;
   [[nodiscard]] Block take(std::span<const std::size_t> rows) const;
 
  private:
   std::shared_ptr<const Schema> schema_;
-  std::vector<Column> columns_{};
-  std::vector<std::uint64_t> ids_{};
+  std::vector<Column> columns_;
+  std::vector<std::uint64_t> ids_;
 };
 
 }  // namespace railyard::inline v0_1
@@ -1430,24 +1375,18 @@ class ConfusionMatrix {
   /// Throws: ConfigError if there are not as many predictions as labels; DataError for one that is no class.
   void add(std::span<const std::int64_t> predictions, std::span<const std::int64_t> labels);
   /// Throws: ConfigError if the other one has another number of classes.
-  void merge(const ConfusionMatrix& other) { detail::add_sums(counts_, other.counts_, "ConfusionMatrix"); }
-  void reset() noexcept { std::fill(counts_.begin(), counts_.end(), 0.0); }
+  void merge(const ConfusionMatrix& other);
+  void reset() noexcept;
 
   [[nodiscard]] std::size_t num_classes() const noexcept { return num_classes_; }
   /// How many samples of class `label` were taken for class `prediction`; both are below num_classes().
-  [[nodiscard]] std::uint64_t count(std::size_t label, std::size_t prediction) const noexcept {
-    return static_cast<std::uint64_t>(at(label, prediction));
-  }
+  [[nodiscard]] std::uint64_t count(std::size_t label, std::size_t prediction) const noexcept;
   /// How many samples of a class there are.
   [[nodiscard]] double support(std::size_t label) const noexcept;
   /// Of the samples taken for a class, the part that is of it.
-  [[nodiscard]] double precision(std::size_t label) const noexcept {
-    return detail::ratio_of(at(label, label), taken_for(label));
-  }
+  [[nodiscard]] double precision(std::size_t label) const noexcept;
   /// Of the samples of a class, the part that was taken for it.
-  [[nodiscard]] double recall(std::size_t label) const noexcept {
-    return detail::ratio_of(at(label, label), support(label));
-  }
+  [[nodiscard]] double recall(std::size_t label) const noexcept;
   /// The harmonic mean of precision and recall.
   [[nodiscard]] double f1(std::size_t label) const noexcept;
   /// The mean of F1 over the classes that there are in labels or predictions: every class counts the same.
@@ -1457,26 +1396,23 @@ class ConfusionMatrix {
   /// The part of samples that were taken for what they are; NaN while nothing has been added.
   [[nodiscard]] double accuracy() const noexcept;
   /// The accuracy.
-  [[nodiscard]] double value() const noexcept { return accuracy(); }
+  [[nodiscard]] double value() const noexcept;
 
   /// Row after row: a row per label, a column per prediction.
-  [[nodiscard]] std::span<double> sums() noexcept { return counts_; }
-  [[nodiscard]] std::span<const double> sums() const noexcept { return counts_; }
+  [[nodiscard]] std::span<double> sums() noexcept;
+  [[nodiscard]] std::span<const double> sums() const noexcept;
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(counts_); }
-  void load_state(const State& state) { detail::load_sums(counts_, state, "ConfusionMatrix"); }
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
 
  private:
-  [[nodiscard]] double at(std::size_t label, std::size_t prediction) const noexcept {
-    return counts_[label * num_classes_ + prediction];
-  }
+  [[nodiscard]] double at(std::size_t label, std::size_t prediction) const noexcept;
   [[nodiscard]] double taken_for(std::size_t prediction) const noexcept;
   [[nodiscard]] std::size_t index_of(std::int64_t number, std::string_view what) const;
 
   std::size_t num_classes_;
   std::vector<double> counts_;
 };
-static_assert(SummedMetric<ConfusionMatrix>);
 
 }  // namespace railyard::inline v0_1
 
@@ -1504,7 +1440,7 @@ class BlockReader {
   /// Throws: DataError that names the file, the line or offset and the column of what is damaged.
   [[nodiscard]] virtual Block next(std::size_t most_rows) = 0;
   /// Where it stands among the files of a FileStreamSource.
-  [[nodiscard]] virtual FilePlace place() const { return {}; }
+  [[nodiscard]] virtual FilePlace place() const;
 };
 
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
@@ -1575,7 +1511,7 @@ namespace detail {
 class SpinLock {
  public:
   void lock() noexcept;
-  void unlock() noexcept { is_taken_.store(false, std::memory_order_release); }
+  void unlock() noexcept;
 
  private:
   std::atomic<bool> is_taken_{false};
@@ -1587,16 +1523,12 @@ class HomeMark {
   HomeMark() noexcept;
   HomeMark(const HomeMark&) = delete;
   HomeMark& operator=(const HomeMark&) = delete;
-  ~HomeMark() {
-    if (page_ != MAP_FAILED) ::munmap(page_, size_bytes());
-  }
+  ~HomeMark();
 
-  [[nodiscard]] bool is_home() const noexcept {
-    return page_ == MAP_FAILED || *static_cast<const unsigned char*>(page_) != 0;
-  }
+  [[nodiscard]] bool is_home() const noexcept;
 
  private:
-  [[nodiscard]] static std::size_t size_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+  [[nodiscard]] static std::size_t size_bytes() noexcept;
 
   void* page_;
 };
@@ -1623,9 +1555,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   [[nodiscard]] void* allocate(std::size_t size_bytes) noexcept;
 
   /// Gives a block of this heap back. nullptr is none.
-  void deallocate(void* memory) noexcept {
-    if (memory != nullptr) give_back(memory);
-  }
+  void deallocate(void* memory) noexcept;
   /// Gives a block back to the heap that it came from.
   static void give_back(void* memory) noexcept;
 
@@ -1635,7 +1565,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   /// Keeps an object for as long as the heap lives.
   void keep(std::shared_ptr<const void> object);
 
-  [[nodiscard]] bool contains(const void* memory) const noexcept { return memory >= begin_ && memory < end_; }
+  [[nodiscard]] bool contains(const void* memory) const noexcept;
 
   /// Gives the pages of free blocks back to the system.
   void trim() noexcept;
@@ -1659,7 +1589,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
     bool is_clean = true;  // free, and its pages are not there
     std::array<std::byte, 38> padding{};
 
-    [[nodiscard]] std::byte* payload() noexcept { return reinterpret_cast<std::byte*>(this) + sizeof(Block); }
+    [[nodiscard]] std::byte* payload() noexcept;
   };
   static_assert(sizeof(Block) == alignment);
   struct Links {
@@ -1667,17 +1597,11 @@ class Heap : public std::enable_shared_from_this<Heap> {
     Block* previous = nullptr;
   };
 
-  [[nodiscard]] static Links& links(Block& block) noexcept {
-    return *std::launder(reinterpret_cast<Links*>(block.payload()));
-  }
-  [[nodiscard]] static std::byte* end_of(Block& block) noexcept { return block.payload() + block.size; }
+  [[nodiscard]] static Links& links(Block& block) noexcept;
+  [[nodiscard]] static std::byte* end_of(Block& block) noexcept;
   [[nodiscard]] Block* next_of(Block& block) const noexcept;
-  [[nodiscard]] static std::byte* page_up(std::byte* at) noexcept {
-    return at + (4096U - reinterpret_cast<std::uintptr_t>(at) % 4096U) % 4096U;
-  }
-  [[nodiscard]] static std::byte* page_down(std::byte* at) noexcept {
-    return at - reinterpret_cast<std::uintptr_t>(at) % 4096U;
-  }
+  [[nodiscard]] static std::byte* page_up(std::byte* at) noexcept;
+  [[nodiscard]] static std::byte* page_down(std::byte* at) noexcept;
 
   // The list for blocks of a size: level is its highest bit, step the three below.
   struct Place {
@@ -1717,13 +1641,9 @@ class Heap : public std::enable_shared_from_this<Heap> {
   std::size_t clean_ = 0;  // bytes of clean blocks below touched_
   PoolStatistics statistics_{};
   std::size_t num_blocks_ = 0;
-  std::shared_ptr<Heap> self_{};  // while blocks are out
-  std::vector<std::shared_ptr<const void>> kept_{};
+  std::shared_ptr<Heap> self_;  // while blocks are out
+  std::vector<std::shared_ptr<const void>> kept_;
 };
-
-/// Makes a heap of memory that no other process sees: up to size bytes, fewer if there are no addresses for so many.
-/// Returns nullptr if there are none at all.
-[[nodiscard]] std::shared_ptr<Heap> make_private_heap(std::size_t size, std::size_t max_cached);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -1828,14 +1748,26 @@ struct LaunchConfig {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/scaling.hpp
-// The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
+// ---- railyard/core/detail/demangled.hpp
+// The names of types as messages show them. Core room.
 
 #include <cstdlib>
-#include <exception>
 #include <typeinfo>
 
 #include <cxxabi.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] std::string demangled(const std::type_info& type);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/scaling.hpp
+// The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
+
+#include <exception>
 
 namespace railyard::inline v0_1 {
 
@@ -1854,7 +1786,6 @@ struct WorkerPage {
   std::atomic<bool> leave_requested{false};       ///< likewise: save what must not be lost, and return
   std::atomic<bool> resize_requested{false};      ///< likewise: copy it, and return; another number of workers goes on
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 /// Is memory that a worker fills for its supervisor.
 struct Snapshot {
@@ -1948,13 +1879,6 @@ struct WorkerExit {
 
 namespace detail {
 
-[[nodiscard]] std::string demangled(const std::type_info& type);
-
-// LibTorch puts a backtrace of C++ frames after its message: nothing that helps, and longer than all the rest.
-[[nodiscard]] inline std::string without_backtrace(std::string_view message) {
-  return std::string{message.substr(0, message.find("\nException raised from"))};
-}
-
 [[nodiscard]] std::string text_of(const std::exception_ptr& exception, int depth = 0);
 
 // Also tells of the exceptions that std::throw_with_nested has put below this one.
@@ -2045,7 +1969,7 @@ class WorkerGroup {
   /// Which process looks after the rank; 0 is this one.
   [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
   /// Returns what it is called where it was started, and where it is, for messages.
-  [[nodiscard]] virtual std::string name_of_process(int process) const { return "process " + std::to_string(process); }
+  [[nodiscard]] virtual std::string name_of_process(int process) const;
   /// Sends a request to another of these processes, and returns what waits for the answer of its RequestHandler, and
   /// has to be called. One request of each process at a time; on any thread. Waiting throws: Error if the process is
   /// lost, or what its handler has thrown; LateAnswerError if that has read nothing from a snapshot for too long.
@@ -2056,9 +1980,7 @@ class WorkerGroup {
   [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
   /// Whether as many workers as before, started again, find these snapshots, which the supervisor holds of each rank:
   /// every worker those of the ranks of its own process at least. Only after one ExitEvent per rank.
-  [[nodiscard]] virtual bool keeps_snapshots([[maybe_unused]] std::span<const std::uint8_t> slots) {
-    return shares_snapshots();
-  }
+  [[nodiscard]] virtual bool keeps_snapshots([[maybe_unused]] std::span<const std::uint8_t> slots);
   /// Whether the process that looks after the rank is the one that has done so since the last start.
   [[nodiscard]] virtual bool has_snapshots_of([[maybe_unused]] int rank) const { return true; }
 
@@ -2070,7 +1992,7 @@ class WorkerGroup {
 
   /// Says which hosts, or processes that look after workers there, have been lost with workers of the last start; empty
   /// if none.
-  [[nodiscard]] virtual std::string lost_hosts() const { return {}; }
+  [[nodiscard]] virtual std::string lost_hosts() const;
 };
 
 /// Says what to start.
@@ -2196,13 +2118,13 @@ class Mean {
   /// Adds a sum over `weight` samples, such as the number of correct answers among them; a sum over none is left out.
   void add_sum(double sum, double weight) noexcept;
 
-  void merge(const Mean& other) noexcept { add_sum(other.sum_, other.weight_); }
-  void reset() noexcept { *this = Mean{}; }
+  void merge(const Mean& other) noexcept;
+  void reset() noexcept;
 
   [[nodiscard]] double sum() const noexcept { return sum_; }
   [[nodiscard]] double weight() const noexcept { return weight_; }
   /// The mean; NaN while nothing has been added.
-  [[nodiscard]] double value() const noexcept { return sum_ / weight_; }
+  [[nodiscard]] double value() const noexcept;
 
   /// Each rank's own, for the mean over all of them is put together when it is asked for.
   [[nodiscard]] State state() const;
@@ -2212,7 +2134,6 @@ class Mean {
   double sum_ = 0;
   double weight_ = 0;
 };
-static_assert(Stateful<Mean>);
 
 }  // namespace railyard::inline v0_1
 
@@ -2229,28 +2150,25 @@ namespace railyard::inline v0_1 {
 class Perplexity {
  public:
   /// Adds a mean loss (cross entropy, in nats) over so many tokens; of no tokens it is left out, NaN included.
-  void add(double mean_loss, std::uint64_t tokens) noexcept {
-    add_sum(mean_loss * static_cast<double>(tokens), tokens);
-  }
+  void add(double mean_loss, std::uint64_t tokens) noexcept;
   /// Adds a sum of losses over so many tokens.
   void add_sum(double loss, std::uint64_t tokens) noexcept;
   void merge(const Perplexity& other) noexcept;
-  void reset() noexcept { sums_ = {}; }
+  void reset() noexcept;
 
   /// NaN while nothing has been added.
-  [[nodiscard]] double value() const noexcept { return std::exp(mean_loss()); }
-  [[nodiscard]] double mean_loss() const noexcept { return sums_[0] / sums_[1]; }
-  [[nodiscard]] std::uint64_t tokens() const noexcept { return static_cast<std::uint64_t>(sums_[1]); }
-  [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
-  [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
+  [[nodiscard]] double value() const noexcept;
+  [[nodiscard]] double mean_loss() const noexcept;
+  [[nodiscard]] std::uint64_t tokens() const noexcept;
+  [[nodiscard]] std::span<double> sums() noexcept;
+  [[nodiscard]] std::span<const double> sums() const noexcept;
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
-  void load_state(const State& state) { detail::load_sums(sums_, state, "Perplexity"); }
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
 
  private:
   std::array<double, 2> sums_{};  // losses, tokens
 };
-static_assert(SummedMetric<Perplexity>);
 
 }  // namespace railyard::inline v0_1
 
@@ -2341,10 +2259,10 @@ inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 /// Blocks signals in this thread, and so in the threads it makes, until it is destroyed.
 class BlockSignals {
  public:
-  explicit BlockSignals(const sigset_t& signals) noexcept { ::pthread_sigmask(SIG_BLOCK, &signals, &before_); }
+  explicit BlockSignals(const sigset_t& signals) noexcept;
   BlockSignals(const BlockSignals&) = delete;
   BlockSignals& operator=(const BlockSignals&) = delete;
-  ~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~BlockSignals();
   [[nodiscard]] const sigset_t& before() const noexcept { return before_; }
 
  private:
@@ -2399,6 +2317,7 @@ class WriteSignalGuard {
 #include <poll.h>
 #include <stdio_ext.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -2410,11 +2329,11 @@ void open_standard_streams() noexcept;
 /// Is the pair of streams that a run writes to. What cannot be written is dropped: the logs have it too.
 class Console {
  public:
-  explicit Console(int output = STDOUT_FILENO, int error = STDERR_FILENO) noexcept : output_(output), error_(error) {}
+  explicit Console(int output = STDOUT_FILENO, int error = STDERR_FILENO) noexcept;
 
   [[nodiscard]] int output() const noexcept { return output_; }
   [[nodiscard]] int error() const noexcept { return error_; }
-  [[nodiscard]] static bool is_terminal(int stream) noexcept { return ::isatty(stream) == 1; }
+  [[nodiscard]] static bool is_terminal(int stream) noexcept;
 
   /// The columns of the terminal behind stream, 80 if it does not say.
   [[nodiscard]] static std::size_t width(int stream) noexcept;
@@ -2429,7 +2348,14 @@ class Console {
   struct State {
     bool is_stalled = false;  // the last wait was in vain
     bool is_torn = false;     // the last line is there in part
+    bool is_opened = false;   // it was tried to
+    std::shared_ptr<const Descriptor> own{};
   };
+
+  // Returns a descriptor of the stream that never blocks, if there can be one: a terminal that poll() calls writable
+  // may have room for less than a line, as may a pipe that others write to, and the descriptors that others have as
+  // well must go on to block.
+  static int way_to(int stream, State& state);
 
   // Returns whether a write would not block; that also holds where it would fail.
   static bool is_ready(int stream, State& state) noexcept;
@@ -2450,12 +2376,6 @@ namespace detail {
 
 /// Tells by the exponent's bits, because -ffast-math makes std::isfinite(NaN) true.
 [[nodiscard]] bool is_finite(double value) noexcept;
-
-/// Returns "nan", "inf" or "-inf" for what is not finite.
-[[nodiscard]] std::string non_finite_text(double value);
-
-/// Returns a metric as a progress line shows it: four significant digits, text as it is.
-[[nodiscard]] std::string short_text(const Value& value);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -2482,14 +2402,13 @@ struct ProgressState {
 /// elsewhere a plain line at the first report, then at most one in ten seconds, and one at the end.
 class ProgressLine {
  public:
-  explicit ProgressLine(const detail::Console& console, bool is_quiet = false)
-      : console_(console), kind_(is_quiet ? Kind::quiet : kind_of(console.error())) {}
+  explicit ProgressLine(const detail::Console& console, bool is_quiet = false);
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
-  ~ProgressLine() { erase(); }
+  ~ProgressLine();
 
-  /// How soon update() should be called again. Units: seconds.
-  [[nodiscard]] double interval() const noexcept { return kind_ == Kind::terminal ? redraw_after : plain_after; }
+  /// How soon update() should be called again.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept;
 
   void on_report(std::int64_t index, Metrics metrics);
 
@@ -2508,7 +2427,7 @@ class ProgressLine {
   /// Returns the line without any control of the terminal. Example: "epoch 3 45% | 5120 samples/s | 9 s | loss 0.31".
   [[nodiscard]] std::string text(const ProgressState& state) const;
 
-  /// Returns at most `columns` characters of text, none of which moves the cursor.
+  /// Returns at most `columns` characters of text, none of which moves the cursor; they end in dots if that is not all.
   [[nodiscard]] static std::string fitted(std::string_view text, std::size_t columns);
 
  private:
@@ -2540,9 +2459,9 @@ class ProgressLine {
   bool was_shown_ = false;  // any line at all
   bool is_drawn_ = false;   // the line stands on the terminal now
   double shown_at_ = 0;
-  std::string line_{};
+  std::string line_;
   std::uint64_t num_dropped_ = 0;  // lines that could not be printed
-  std::deque<std::pair<double, std::uint64_t>> marks_{};
+  std::deque<std::pair<double, std::uint64_t>> marks_;
 };
 
 }  // namespace railyard::inline v0_1
@@ -2553,85 +2472,15 @@ class ProgressLine {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-inline constexpr std::uint32_t crc32c_polynomial = 0x82F63B78U;  // Castagnoli's, lowest power in the highest bit
-
-// Multiplies two polynomials modulo the one of the checksum.
-[[nodiscard]] constexpr std::uint32_t crc32c_multiply(std::uint32_t a, std::uint32_t b) noexcept {
-  std::uint32_t product = 0;
-  for (std::uint32_t bit = 0x80000000U; bit != 0; bit >>= 1U) {
-    if ((a & bit) != 0) product ^= b;
-    b = (b >> 1U) ^ ((b & 1U) != 0 ? crc32c_polynomial : 0);
-  }
-  return product;
-}
-
-// What a checksum is multiplied by when num_bytes zeros follow: x to the power of their bits.
-[[nodiscard]] constexpr std::uint32_t crc32c_shift(std::size_t num_bytes) noexcept {
-  std::uint32_t result = 0x80000000U;  // 1
-  std::uint32_t power = 0x00800000U;   // x^8
-  for (; num_bytes != 0; num_bytes >>= 1U) {
-    if ((num_bytes & 1U) != 0) result = crc32c_multiply(result, power);
-    power = crc32c_multiply(power, power);
-  }
-  return result;
-}
-
-// What one byte does to the checksum if n more bytes follow it is in table n.
-using Crc32cTables = std::array<std::array<std::uint32_t, 256>, 8>;
-
-[[nodiscard]] constexpr Crc32cTables make_crc32c_tables() noexcept {
-  Crc32cTables tables{};
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    std::uint32_t value = byte;
-    for (auto& table : tables) {
-      for (int bit = 0; bit < 8; ++bit) value = (value >> 1U) ^ ((value & 1U) != 0 ? crc32c_polynomial : 0);
-      table[byte] = value;
-    }
-  }
-  return tables;
-}
-
-[[nodiscard]] std::uint64_t crc32c_word(const std::byte* from) noexcept;
-
-// These three take and return the inverted value, so that parts can be added up.
-[[nodiscard]] std::uint32_t crc32c_by_table(std::uint32_t state, std::span<const std::byte> bytes) noexcept;
-
 #if defined(__x86_64__)
 
-[[nodiscard]] __attribute__((target("sse4.2"))) inline std::uint32_t crc32c_by_instruction(
-    std::uint32_t state, std::span<const std::byte> bytes) noexcept {
-  // The instruction takes three cycles and can begin anew in each: three stretches at a time.
-  constexpr std::size_t stretch = std::size_t{32} << 10U;
-  constexpr std::uint32_t shift = crc32c_shift(stretch);
-  const std::byte* at = bytes.data();
-  std::size_t left = bytes.size();
-  for (; left >= 3 * stretch; at += 3 * stretch, left -= 3 * stretch) {
-    std::uint64_t first = state;
-    std::uint64_t second = 0;
-    std::uint64_t third = 0;
-    for (std::size_t i = 0; i < stretch; i += 8) {
-      first = __builtin_ia32_crc32di(first, crc32c_word(at + i));
-      second = __builtin_ia32_crc32di(second, crc32c_word(at + stretch + i));
-      third = __builtin_ia32_crc32di(third, crc32c_word(at + 2 * stretch + i));
-    }
-    state = crc32c_multiply(static_cast<std::uint32_t>(first), shift) ^ static_cast<std::uint32_t>(second);
-    state = crc32c_multiply(state, shift) ^ static_cast<std::uint32_t>(third);
-  }
-  std::uint64_t word = state;
-  for (; left >= 8; at += 8, left -= 8) word = __builtin_ia32_crc32di(word, crc32c_word(at));
-  state = static_cast<std::uint32_t>(word);
-  for (; left > 0; ++at, --left) state = __builtin_ia32_crc32qi(state, static_cast<unsigned char>(*at));
-  return state;
-}
 #endif
-
-[[nodiscard]] std::uint32_t crc32c_update(std::uint32_t state, std::span<const std::byte> bytes) noexcept;
 
 /// Is the CRC-32C (RFC 3720, appendix B.4) of bytes that are added one stretch after the other.
 class Crc32c {
  public:
-  void add(std::span<const std::byte> bytes) noexcept { state_ = crc32c_update(state_, bytes); }
-  [[nodiscard]] std::uint32_t value() const noexcept { return ~state_; }
+  void add(std::span<const std::byte> bytes) noexcept;
+  [[nodiscard]] std::uint32_t value() const noexcept;
 
  private:
   std::uint32_t state_ = 0xFFFFFFFFU;
@@ -2647,12 +2496,6 @@ class Crc32c {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Returns the length of the UTF-8 sequence at the start of text, or 0 if there is none that is valid.
-[[nodiscard]] std::size_t utf8_length(std::string_view text) noexcept;
-
-/// Appends the character of a code point, which is no half of a surrogate pair, as UTF-8.
-void append_utf8(std::string& text, std::uint32_t code);
 
 /// Appends text as a JSON string; bytes that are not UTF-8 become U+FFFD, so that every reader accepts the file.
 void append_json_text(std::string& json, std::string_view text);
@@ -2691,16 +2534,16 @@ class Json {
  public:
   enum class Kind { null, boolean, number, text, array, object };
 
-  explicit Json(Kind kind = Kind::null, std::string text = {}) : kind_(kind), text_(std::move(text)) {}
+  explicit Json(Kind kind = Kind::null, std::string text = {});
 
-  [[nodiscard]] Kind kind() const noexcept { return kind_; }
-  [[nodiscard]] bool boolean() const { return expect(Kind::boolean, "true or false").text_ == "true"; }
-  [[nodiscard]] const std::string& text() const { return expect(Kind::text, "text").text_; }
-  [[nodiscard]] const std::string& number() const { return expect(Kind::number, "a number").text_; }
-  [[nodiscard]] const std::vector<Json>& array() const { return expect(Kind::array, "a list").items_; }
+  [[nodiscard]] Kind kind() const noexcept;
+  [[nodiscard]] bool boolean() const;
+  [[nodiscard]] const std::string& text() const;
+  [[nodiscard]] const std::string& number() const;
+  [[nodiscard]] const std::vector<Json>& array() const;
   /// The names of an object's values, and the values in the same order.
-  [[nodiscard]] const std::vector<std::string>& names() const { return expect(Kind::object, "an object").names_; }
-  [[nodiscard]] const std::vector<Json>& items() const { return expect(Kind::object, "an object").items_; }
+  [[nodiscard]] const std::vector<std::string>& names() const;
+  [[nodiscard]] const std::vector<Json>& items() const;
 
   [[nodiscard]] const Json* find(std::string_view name) const;
   [[nodiscard]] const Json& at(std::string_view name) const;
@@ -2722,14 +2565,14 @@ class Json {
 
   Kind kind_;
   std::string text_;
-  std::vector<Json> items_{};
-  std::vector<std::string> names_{};
+  std::vector<Json> items_;
+  std::vector<std::string> names_;
 };
 
 /// Reads the text of one JSON value (RFC 8259).
 class JsonParser {
  public:
-  explicit JsonParser(std::string_view text) : text_(text) {}
+  explicit JsonParser(std::string_view text);
 
   [[nodiscard]] Json parse();
 
@@ -2737,13 +2580,11 @@ class JsonParser {
   static constexpr std::size_t max_depth = 16;  // each level is a call within a call
   static constexpr std::size_t max_values = std::size_t{1} << 20U;
 
-  [[noreturn]] void refuse(std::string_view why) const {
-    throw Damage{compose("it is no JSON at byte {}: {}", at_, why)};
-  }
+  [[noreturn]] void refuse(std::string_view why) const;
 
-  [[nodiscard]] char peek() const noexcept { return at_ < text_.size() ? text_[at_] : '\0'; }
+  [[nodiscard]] char peek() const noexcept;
   bool take(std::string_view what) noexcept;
-  void skip_space() noexcept { at_ = std::min(text_.find_first_not_of(" \t\n\r", at_), text_.size()); }
+  void skip_space() noexcept;
 
   Json value(std::size_t depth);
 
@@ -2768,9 +2609,7 @@ class JsonParser {
 };
 
 /// Throws: Damage.
-[[nodiscard]] inline Json parse_json(std::string_view text) { return JsonParser{text}.parse(); }
-
-[[nodiscard]] bool is_utf8(std::string_view text) noexcept;
+[[nodiscard]] Json parse_json(std::string_view text);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -2779,17 +2618,9 @@ class JsonParser {
 // A file of a checkpoint to read from. Checkpoint room.
 
 #include <sys/file.h>
-#include <sys/stat.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Says that a checkpoint is no longer one, since its program keeps newer ones.
-class RemovedError : public DataError {
- public:
-  explicit RemovedError(const std::filesystem::path& file)
-      : DataError{compose("{}: it has just been removed; take a newer checkpoint", file.string())} {}
-};
 
 /// Is a plain file that is open for reading, or what would be one in memory. A file is read by calls and not mapped:
 /// one that somebody cuts short would end the program by a signal.
@@ -2805,11 +2636,10 @@ class InputFile {
   InputFile(std::filesystem::path path, Descriptor file);
 
   /// Takes bytes for a file's, which must outlive it. path: what messages call it.
-  InputFile(std::filesystem::path path, std::span<const std::byte> bytes)
-      : path_(std::move(path)), bytes_(bytes), size_(bytes.size()) {}
+  InputFile(std::filesystem::path path, std::span<const std::byte> bytes);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
+  [[nodiscard]] int descriptor() const noexcept;
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
   /// Reads the bytes from begin on. Throws: DataError if there are fewer.
@@ -2838,90 +2668,14 @@ class InputFile {
 // ---- railyard/core/detail/hexadecimal.hpp
 // Bytes as hexadecimal digits. Core room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Writes two digits for each byte.
-[[nodiscard]] std::string hexadecimal(std::span<const std::byte> bytes);
-
-/// Reads what hexadecimal() has written; nothing if it is something else.
-[[nodiscard]] std::optional<std::string> from_hexadecimal(std::string_view digits);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/checkpoint/detail/json_values.hpp
 // Writes JSON, and values in it so that they come back bit by bit. Checkpoint room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Builds the text of one JSON object, lists in one line.
-class JsonWriter {
- public:
-  /// is_indented: for people; otherwise there is no white space at all.
-  explicit JsonWriter(bool is_indented) : is_indented_(is_indented) { text_ += '{'; }
-
-  /// Begins a member of the innermost object; its value follows.
-  JsonWriter& name(std::string_view name);
-  void text(std::string_view text) { append_json_text(text_, text); }
-  void raw(std::string_view value) { text_ += value; }
-
-  void open();
-  void close();
-  template <class Numbers>
-  void list(const Numbers& numbers) {
-    text_ += '[';
-    std::string_view separator;
-    for (const auto number : numbers) {
-      text_ += compose("{}{}", separator, number);
-      separator = is_indented_ ? ", " : ",";
-    }
-    text_ += ']';
-  }
-
-  /// Ends the object.
-  [[nodiscard]] std::string finish();
-
- private:
-  void separate();
-  void break_line() {
-    if (is_indented_) text_.append(1, '\n').append(2 * depth_, ' ');
-  }
-
-  bool is_indented_;
-  std::string text_{};
-  std::size_t depth_ = 1;
-  bool is_first_ = true;
-};
-
-// What JSON has no form for stands in an object of one name: {"f64": bits} and {"bytes": digits}, in hexadecimal.
-void write_tagged(JsonWriter& writer, std::string_view tag, std::string_view text);
-
-inline void write_value(JsonWriter& writer, bool value) { writer.raw(value ? "true" : "false"); }
-inline void write_value(JsonWriter& writer, std::int64_t value) { writer.raw(compose("{}", value)); }
-void write_value(JsonWriter& writer, double value);
-void write_value(JsonWriter& writer, const std::string& text);
-
-void write_values(JsonWriter& writer, const NamedValues& values);
-
-/// Reads digits, all of them, as one number. Throws: Damage.
-template <class T>
-[[nodiscard]] T read_hexadecimal(std::string_view digits) {
-  T value{};
-  const auto [stopped, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-  if (digits.size() != 2 * sizeof(T) || error != std::errc{} || stopped != digits.data() + digits.size()) {
-    throw Damage{compose("\"{}\" is not made of {} hexadecimal digits", digits, 2 * sizeof(T))};
-  }
-  return value;
-}
-
-[[nodiscard]] std::string read_bytes(std::string_view digits);
-
 /// Throws: Damage.
 [[nodiscard]] Value read_value(const Json& json);
-
-[[nodiscard]] NamedValues read_values(const Json& json);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -2932,45 +2686,7 @@ template <class T>
 namespace railyard::inline v0_1 {
 namespace detail {
 
-inline constexpr std::string_view manifest_name = "manifest.json";
-inline constexpr std::string_view user_folder = "files/";
-
-[[nodiscard]] bool has_control_characters(std::string_view text) noexcept;
-
-/// Returns text as a message may show it.
-[[nodiscard]] std::string printable(std::string_view text);
-
-/// Says why name cannot be that of a file or directory, or nothing if it can.
-[[nodiscard]] std::string_view fault_of_name(std::string_view name);
-
-/// Says why a file of a checkpoint cannot have this name, or nothing if it can: one name, or more below "files/".
-[[nodiscard]] std::string_view fault_of_path(std::string_view path);
-
-/// Says why a part of the training cannot have this name, or nothing if it can.
-[[nodiscard]] std::string_view fault_of_part(std::string_view name);
-
 inline constexpr std::string_view preprocessor_prefix = "preprocessor.";
-
-/// Returns the name of the part that holds what was learned of the samples of a dataset.
-[[nodiscard]] std::string preprocessor_part(std::string_view dataset);
-
-[[nodiscard]] inline std::string tensors_name(std::string_view part) { return compose("{}.safetensors", part); }
-[[nodiscard]] inline std::string tensors_name(std::string_view part, int rank) {
-  return compose("{}.rank-{}.safetensors", part, rank);
-}
-inline constexpr std::string_view state_name = "state.json";
-[[nodiscard]] inline std::string state_name_of(int rank) { return compose("state.rank-{}.json", rank); }
-
-/// Returns the number that stands between prefix and suffix, or nothing if name is not made like that.
-template <class T>
-[[nodiscard]] std::optional<T> number_between(std::string_view prefix, std::string_view name, std::string_view suffix) {
-  if (name.size() < prefix.size() + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix)) return {};
-  name = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
-  T number{};
-  const auto [stopped, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (name.empty() || name.front() == '-' || error != std::errc{} || stopped != name.data() + name.size()) return {};
-  return number;
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -3024,18 +2740,6 @@ namespace detail {
 
 inline constexpr std::uint64_t max_manifest_size = 100'000'000;
 
-// The text begins with its own checksum, that of everything behind its eight digits: of the file that says whether the
-// others are whole, somebody has to say that.
-inline constexpr std::string_view manifest_head = "{\n  \"checksum\": \"";
-inline constexpr std::size_t checksum_digits = 8;
-
-[[nodiscard]] std::string manifest_checksum(std::string_view text);
-
-[[nodiscard]] std::string manifest_text(const Manifest& manifest);
-
-/// Throws: Damage.
-[[nodiscard]] Manifest read_manifest(std::string_view text);
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -3043,77 +2747,10 @@ inline constexpr std::size_t checksum_digits = 8;
 // The format of files of tensors that everybody can read. Checkpoint room.
 // Source: https://github.com/huggingface/safetensors, section "Format".
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is one tensor of a file. Places are counted in bytes from the start of the data, which follows the header.
-struct TensorPlace {
-  std::string name{};
-  Dtype dtype = Dtype::f32;
-  std::vector<std::int64_t> shape{};
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-
-inline constexpr std::uint64_t max_tensors_header = 100'000'000;  // the limit of the format
-inline constexpr std::string_view reserved_tensor_name = "__metadata__";
-
-inline constexpr std::array<std::pair<Dtype, std::string_view>, all_dtypes.size()> dtype_tags{
-    {{Dtype::f16, "F16"},
-     {Dtype::bf16, "BF16"},
-     {Dtype::f32, "F32"},
-     {Dtype::f64, "F64"},
-     {Dtype::i8, "I8"},
-     {Dtype::u8, "U8"},
-     {Dtype::i32, "I32"},
-     {Dtype::i64, "I64"},
-     {Dtype::boolean, "BOOL"}}};
-
-[[nodiscard]] std::string_view tag_of(Dtype dtype);
-
-[[nodiscard]] Dtype dtype_of_tag(std::string_view tag);
-
-/// Returns the product of the sizes of a shape, which may be anything. Throws: Damage if there is no such tensor.
-[[nodiscard]] std::int64_t checked_count(const std::vector<std::int64_t>& shape);
-
-/// Says why a tensor cannot have this name, or nothing if it can.
-[[nodiscard]] std::string_view fault_of_tensor(std::string_view name);
-
-/// Gives each tensor its place: without gaps, as the format wants it, and the larger elements first, so that each is
-/// aligned to its own size. Returns the size of the data.
-std::uint64_t place_tensors(std::span<TensorPlace> tensors);
-
-/// Returns what stands before the data: its own length in eight bytes, JSON, and spaces up to a multiple of 64 bytes,
-/// so that whoever maps the file finds the data aligned.
-[[nodiscard]] std::string tensors_header(std::span<const TensorPlace> tensors);
-
-/// Reads the length of the header from the first eight bytes of a file. Throws: Damage.
-[[nodiscard]] std::uint64_t read_tensors_header_length(std::span<const std::byte, 8> bytes,
-                                                              std::uint64_t file_size);
-
-[[nodiscard]] TensorPlace read_tensor_place(const std::string& name, const Json& json);
-
-/// Every byte of the data must belong to exactly one tensor.
-void check_tensor_places(const std::vector<TensorPlace>& tensors, std::uint64_t data_size);
-
-/// Reads a header, without the eight bytes before it, in front of data_size bytes of data. Throws: Damage.
-[[nodiscard]] std::vector<TensorPlace> read_tensors_header(std::string_view header, std::uint64_t data_size);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/checkpoint/safetensors.hpp
 // Tensors from a file that any program has written. Checkpoint room.
 
 namespace railyard::inline v0_1 {
-namespace detail {
-
-void check_range(std::int64_t begin, std::int64_t end, std::int64_t count);
-
-/// Returns the tensors of a file, which stays open for as long as one of their read functions lives.
-[[nodiscard]] std::vector<StateTensor> tensors_in(const std::shared_ptr<const InputFile>& file);
-
-}  // namespace detail
 
 /// Returns the tensors of a file in the safetensors format, by their names. They are read from the file when their read
 /// function is called.
@@ -3138,9 +2775,6 @@ struct PiecePlace {
   std::int64_t end = 0;
 };
 
-/// Throws: Damage.
-[[nodiscard]] std::vector<PiecePlace> read_piece_places(const Json& json);
-
 /// Collects the pieces of one tensor.
 class Pieces {
  public:
@@ -3158,9 +2792,9 @@ class Pieces {
     decltype(StateTensor::read) read{};
   };
 
-  std::vector<std::int64_t> shape_{};
+  std::vector<std::int64_t> shape_;
   Dtype dtype_ = Dtype::f32;
-  std::vector<Piece> pieces_{};
+  std::vector<Piece> pieces_;
 };
 
 /// Adds what one rank has written to the tensors it belongs to. Throws: DataError.
@@ -3190,9 +2824,7 @@ class Checkpoint {
   /// Reads the manifest and compares the sizes of all files.
   /// Throws: DataError that names the file, says what is wrong with it and what to do; Error if a file may be whole,
   /// but cannot be opened.
-  [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory) {
-    return Checkpoint{read_contents(directory)};
-  }
+  [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory);
 
   /// Does the same, but keeps no file open, so that retention knows nothing of it. For those who look at many.
   [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory);
@@ -3206,9 +2838,9 @@ class Checkpoint {
   /// Throws: DataError that names the file that is damaged.
   void verify() const;
 
-  [[nodiscard]] const Manifest& manifest() const& noexcept { return contents_->manifest; }
-  [[nodiscard]] Manifest manifest() && { return contents_->manifest; }  // outlives a checkpoint without a name
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return contents_->path; }
+  [[nodiscard]] const Manifest& manifest() const& noexcept;
+  [[nodiscard]] Manifest manifest() &&;  // outlives a checkpoint without a name
+  [[nodiscard]] const std::filesystem::path& path() const noexcept;
 
   /// The names of all parts, those that each rank has for itself included.
   [[nodiscard]] std::vector<std::string> parts() const;
@@ -3253,9 +2885,7 @@ class Checkpoint {
         path().string(), dataset, datasets.empty() ? "none" : detail::joined(datasets, ", "))};
   }
   /// Returns the state that load_preprocessor() puts there; nothing if there is none. Throws: as load().
-  [[nodiscard]] std::optional<State> preprocessor_state(std::string_view dataset) const {
-    return load(detail::preprocessor_part(dataset), 0);
-  }
+  [[nodiscard]] std::optional<State> preprocessor_state(std::string_view dataset) const;
 
   /// Where the files are that the user has added.
   [[nodiscard]] std::vector<std::filesystem::path> files() const;
@@ -3268,7 +2898,7 @@ class Checkpoint {
     std::map<std::string, std::shared_ptr<const detail::InputFile>> in_memory{};
   };
 
-  explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
+  explicit Checkpoint(std::shared_ptr<const Contents> contents);
 
   [[nodiscard]] static std::shared_ptr<Contents> read_contents(const std::filesystem::path& directory);
 
@@ -3280,11 +2910,9 @@ class Checkpoint {
 
   [[nodiscard]] bool has_file(std::string_view name) const;
 
-  [[nodiscard]] bool is_in_memory() const noexcept { return !contents_->in_memory.empty(); }
+  [[nodiscard]] bool is_in_memory() const noexcept;
 
-  static std::optional<int> rank_of(const ManifestFile& file) {
-    return detail::number_between<int>("state.rank-", file.name, ".json");
-  }
+  static std::optional<int> rank_of(const ManifestFile& file);
 
   // Calls read with the parts of a file of states, whose checksum is looked at each time: it is small.
   template <class Read>
@@ -3304,9 +2932,7 @@ class Checkpoint {
 
   [[nodiscard]] std::optional<NamedValues> values_in(const std::string& name, std::string_view part) const;
 
-  void add_tensors(State& state, const std::string& name) const {
-    if (has_file(name)) state.tensors = detail::tensors_in(input(name));
-  }
+  void add_tensors(State& state, const std::string& name) const;
 
   void add_pieces(State& state, std::string_view part) const;
 
@@ -3334,43 +2960,32 @@ class Files {
   Files& operator=(const Files&) = delete;
   virtual ~Files() = default;
 
-  virtual int make_directory(const Path& path) { return ::mkdir(path.c_str(), 0777); }
+  virtual int make_directory(const Path& path);
   /// Returns a descriptor of a file that is new.
-  virtual int create(const Path& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
+  virtual int create(const Path& path);
   /// Returns a descriptor of a file that may be there; flags: O_RDONLY or another way to open it, and O_CREAT and so
   /// on.
-  virtual int open(const Path& path, int flags) { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
-  virtual int open_directory(const Path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
-  virtual ssize_t write(int fd, const std::byte* from, std::size_t size) { return ::write(fd, from, size); }
+  virtual int open(const Path& path, int flags);
+  virtual int open_directory(const Path& path);
+  virtual ssize_t write(int fd, const std::byte* from, std::size_t size);
   /// Writes in place of what is there.
-  virtual ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) {
-    return ::pwrite(fd, from, size, at);
-  }
-  virtual int truncate(int fd, off_t size) { return ::ftruncate(fd, size); }
+  virtual ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at);
+  virtual int truncate(int fd, off_t size);
   /// Has writes go past the system's cache, or not: those of whole blocks, from addresses that are multiples of one.
   /// Returns -1 where the file system cannot do so.
   virtual int set_direct(int fd, bool is_direct);
   /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
   virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits);
-  virtual int sync(int fd) { return ::fsync(fd); }
+  virtual int sync(int fd);
   /// The same of a file's bytes and size alone.
-  virtual int sync_data(int fd) { return ::fdatasync(fd); }
-  virtual int close(int fd) { return ::close(fd); }
-  virtual int rename(const Path& from, const Path& to) { return ::rename(from.c_str(), to.c_str()); }
-  virtual int unlink(const Path& path) { return ::unlink(path.c_str()); }
-  virtual int remove_directory(const Path& path) { return ::rmdir(path.c_str()); }
+  virtual int sync_data(int fd);
+  virtual int close(int fd);
+  virtual int rename(const Path& from, const Path& to);
+  virtual int unlink(const Path& path);
+  virtual int remove_directory(const Path& path);
   /// Appends the names of what is in a directory.
   virtual int list(const Path& path, std::vector<std::string>& names);
 };
-
-/// Repeats a call that a signal has interrupted.
-template <class Call>
-auto uninterrupted(const Call& call) {
-  for (;;) {
-    const auto result = call();
-    if (result != -1 || errno != EINTR) return result;
-  }
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -3394,7 +3009,7 @@ class SeenCheckpoints {
  private:
   [[nodiscard]] std::string look_at(const Checkpoint& checkpoint);
 
-  std::map<std::string, std::string> faults_{};  // by id
+  std::map<std::string, std::string> faults_;  // by id
   std::size_t num_damaged_ = 0;
 };
 
@@ -3416,25 +3031,6 @@ struct FailedCall {
   int error = 0;
 };
 
-/// Says what to do about an error of the storage.
-[[nodiscard]] std::string remedy_of(int error, const std::filesystem::path& path);
-
-/// Says why what is written below this directory would not last, or nothing if no reason is known.
-[[nodiscard]] std::string_view doubt_about(const std::filesystem::path& directory);
-
-[[noreturn]] void throw_storage(const std::filesystem::path& path, const FailedCall& failed);
-
-inline void check_call(int result, std::string_view call, const std::filesystem::path& path) {
-  if (result < 0) throw_storage(path, {call, errno});
-}
-
-/// Makes what has been done to the entries of a directory durable.
-void sync_directory(Files& files, const std::filesystem::path& path);
-
-/// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
-/// the same.
-int remove_all(Files& files, const std::filesystem::path& path);
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -3442,15 +3038,6 @@ int remove_all(Files& files, const std::filesystem::path& path);
 // Where the bytes of one file of a checkpoint come from when it is written. Checkpoint room.
 
 namespace railyard::inline v0_1 {
-
-namespace detail {
-
-/// A file of so many bytes or more goes past the system's cache, if its memory begins at a multiple of the block, which
-/// is that of nearly all disks or larger.
-inline constexpr std::size_t smallest_direct_bytes = std::size_t{1} << 20U;
-inline constexpr std::size_t direct_block_bytes = 4096;
-
-}  // namespace detail
 
 /// Is memory, or a function that brings any piece of what is not there: a piece at a time needs little memory.
 class PartBytes {
@@ -3463,13 +3050,11 @@ class PartBytes {
   template <std::convertible_to<std::span<const std::byte>> Bytes>
   PartBytes(const Bytes& bytes) : bytes_(bytes), size_(bytes_.size()) {}
   /// Has them read when they are written, once or, where writing fails, more often.
-  PartBytes(std::size_t size, Read read) : size_(size), read_(std::move(read)) {}
+  PartBytes(std::size_t size, Read read);
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// Returns a piece, which stays until the next call. Throws: what reading throws.
-  [[nodiscard]] std::span<const std::byte> read(std::size_t begin, std::size_t size) const {
-    return read_ ? read_(begin, size) : bytes_.subspan(begin, size);
-  }
+  [[nodiscard]] std::span<const std::byte> read(std::size_t begin, std::size_t size) const;
 
  private:
   std::span<const std::byte> bytes_{};
@@ -3490,7 +3075,7 @@ namespace detail {
 /// Makes files and no folders: several processes may write parts of one checkpoint, and one of them makes its folders.
 class PartFiles {
  public:
-  PartFiles(Files& files, std::filesystem::path directory) : files_(files), path_(std::move(directory)) {}
+  PartFiles(Files& files, std::filesystem::path directory);
 
   /// Writes a file and returns what the manifest says of it. A file that could not be written is written anew, because
   /// after a failed fsync nobody knows which of its pages are on the disk; a second fsync would say that all are.
@@ -3498,12 +3083,10 @@ class PartFiles {
   ManifestFile write(const std::string& name, const PartBytes& bytes);
 
   /// Removes a file that may be there.
-  void remove(const std::string& name) { files_.unlink(path_ / name); }
+  void remove(const std::string& name);
 
   /// Makes durable which files have been written.
-  void seal() {
-    for (const auto& folder : folders_) sync_directory(files_, folder);
-  }
+  void seal();
 
  private:
   static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
@@ -3525,7 +3108,7 @@ class PartFiles {
 
   Files& files_;
   std::filesystem::path path_;
-  std::set<std::filesystem::path> folders_{};  // in which it has written
+  std::set<std::filesystem::path> folders_;  // in which it has written
 };
 
 }  // namespace detail
@@ -3541,10 +3124,7 @@ namespace detail {
 class Staging {
  public:
   /// trash: the name that it has while it is removed.
-  Staging(Files& files, std::filesystem::path path, std::filesystem::path trash)
-      : files_(files), path_(std::move(path)), trash_(std::move(trash)), parts_(files, path_) {
-    make_directory(path_);
-  }
+  Staging(Files& files, std::filesystem::path path, std::filesystem::path trash);
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging();
@@ -3556,14 +3136,12 @@ class Staging {
   void make_folders(const std::string& name);
 
   /// Makes durable which files there are.
-  void seal() {
-    for (const auto& folder : folders_) sync_directory(files_, folder);
-  }
+  void seal();
 
   /// Gives the directory its name. Returns 0 or the error, after which the name may have been given all the same.
   int publish(const std::filesystem::path& name);
   /// Says that it is gone to where somebody has found it.
-  void set_published() noexcept { is_published_ = true; }
+  void set_published() noexcept;
 
  private:
   void make_directory(const std::filesystem::path& path);
@@ -3572,7 +3150,7 @@ class Staging {
   std::filesystem::path path_;
   std::filesystem::path trash_;
   PartFiles parts_;
-  std::set<std::filesystem::path> folders_{};
+  std::set<std::filesystem::path> folders_;
   bool is_published_ = false;
 };
 
@@ -3620,17 +3198,6 @@ struct Retention {
   ScoreOrder order = ScoreOrder::max;
 };
 
-namespace detail {
-
-/// Returns the score, larger is better; nothing if there is none, or it is NaN or no number.
-[[nodiscard]] std::optional<double> score_of(const Manifest& manifest, const Retention& retention);
-
-/// Returns the checkpoints, which are given oldest first, in the order of their worth: the best first, of equals the
-/// later first.
-[[nodiscard]] std::vector<Checkpoint> ranked(const std::vector<Checkpoint>& checkpoints,
-                                                    const Retention& retention);
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/checkpoint/checkpoint_folder.hpp
@@ -3652,8 +3219,7 @@ class CheckpointFolder {
   /// folder: made by the first commit; the directory in which it lies must exist and be durable.
   /// generation: grows with each program that takes the run over, so that what an earlier one has left can be told.
   explicit CheckpointFolder(std::filesystem::path folder, std::uint64_t generation = 0,
-                            std::shared_ptr<detail::Files> files = std::make_shared<detail::Files>())
-      : folder_(std::filesystem::absolute(folder)), generation_(generation), files_(std::move(files)) {}
+                            std::shared_ptr<detail::Files> files = std::make_shared<detail::Files>());
 
   /// Does the run still belong to this program? Is asked right before a checkpoint becomes visible.
   std::function<bool()> still_mine{};
@@ -3667,7 +3233,7 @@ class CheckpointFolder {
 
   /// Returns the complete checkpoints, oldest first. Damaged ones are left out: see problems(). Cost: a descriptor
   /// each.
-  [[nodiscard]] std::vector<Checkpoint> list() const { return all(&Checkpoint::open); }
+  [[nodiscard]] std::vector<Checkpoint> list() const;
 
   /// Returns the newest complete checkpoint, also while a program commits and removes them.
   [[nodiscard]] std::optional<Checkpoint> newest() const;
@@ -3683,7 +3249,7 @@ class CheckpointFolder {
   [[nodiscard]] std::uint64_t last_generation() const;
 
   /// Says why checkpoints here would not last, such as "it is kept in memory, ..."; nothing if no reason is known.
-  [[nodiscard]] std::string_view doubt() const { return detail::doubt_about(folder_.parent_path()); }
+  [[nodiscard]] std::string_view doubt() const;
 
   /// Removes what unfinished commits and removals of this or an earlier generation have left. To be called when the run
   /// has been taken over, before looking for the newest checkpoint: from then on nobody of an earlier generation can
@@ -3727,13 +3293,9 @@ class CheckpointFolder {
 
   void check_still_mine() const;
 
-  [[nodiscard]] std::filesystem::path path_of(std::uint64_t number) const {
-    return folder_ / detail::compose("{}{:06}", checkpoint_prefix, number);
-  }
+  [[nodiscard]] std::filesystem::path path_of(std::uint64_t number) const;
 
-  [[nodiscard]] std::filesystem::path trash_of(std::string_view name) const {
-    return folder_ / detail::compose("{}{}-{}", trash_prefix, generation_, name);
-  }
+  [[nodiscard]] std::filesystem::path trash_of(std::string_view name) const;
 
   std::filesystem::path publish(detail::Staging& staging, const std::string& id);
 
@@ -3771,9 +3333,7 @@ class CheckpointFolder {
 };
 
 /// Returns the newest complete checkpoint in the directory of a run, or nothing.
-[[nodiscard]] inline std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run) {
-  return CheckpointFolder{run / "checkpoints"}.newest();
-}
+[[nodiscard]] std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run);
 
 }  // namespace railyard::inline v0_1
 
@@ -3789,7 +3349,8 @@ struct FileImage {
   /// Writes the file's bytes to memory of `size` bytes. To be called only while what the states were taken from is as
   /// it was.
   std::function<void(std::byte* to)> fill{};
-  bool is_own = false;  ///< only this rank needs it
+  bool is_own = false;   ///< only this rank needs it
+  bool is_part = false;  ///< it has this rank's part of what all need
 };
 
 /// Is the state of a part of the training, by the name of the part.
@@ -3799,26 +3360,6 @@ struct NamedState {
 };
 
 namespace detail {
-
-[[noreturn]] void refuse_part(std::string_view part, std::string_view why);
-
-void check_tensor(const NamedState& part, const StateTensor& tensor);
-
-/// former: the names of the parts before it, to which it is added. Throws: ConfigError if it cannot be the next one.
-void check_part_name(std::string_view part, std::set<std::string_view>& former);
-
-void check_parts(std::span<const NamedState> parts);
-
-[[nodiscard]] FileImage text_image(std::string name, std::string text);
-
-/// Is what has to be remembered of a file of tensors until it is filled.
-struct TensorsImage {
-  std::vector<StateTensor> tensors{};
-  std::vector<TensorPlace> places{};
-  std::string header{};
-
-  void fill(std::byte* to) const;
-};
 
 [[nodiscard]] FileImage tensors_image(std::string name, std::vector<StateTensor> tensors);
 
@@ -3830,32 +3371,6 @@ void add_tensors(std::vector<FileImage>& images, std::string name, const State& 
   if (!tensors.empty()) images.push_back(tensors_image(std::move(name), std::move(tensors)));
 }
 
-[[nodiscard]] bool has_pieces(const State& state) noexcept;
-
-// Where the pieces of this rank lie in the whole.
-void write_pieces(JsonWriter& writer, const State& state);
-
-/// Returns the JSON file of those parts that are wanted: {"parts": {"net": {"values": {...}}}}. Of a part that all
-/// ranks have, a rank's file tells the pieces, and the file of all ranks the values.
-template <class Wanted>
-[[nodiscard]] FileImage states_image(std::string name, std::span<const NamedState> parts, bool is_of_rank,
-                                     const Wanted& wanted) {
-  JsonWriter writer{true};
-  writer.name("parts").open();
-  for (const auto& [part, state] : parts) {
-    if (!wanted(state)) continue;
-    writer.name(part).open();
-    if (is_of_rank && !state.is_own) {
-      write_pieces(writer.name("pieces"), state);
-    } else {
-      write_values(writer.name("values"), state.values);
-    }
-    writer.close();
-  }
-  writer.close();
-  return text_image(std::move(name), writer.finish() + "\n");
-}
-
 }  // namespace detail
 
 /// Returns the files of this rank: its pieces of tensors, the parts that are its own, and what all ranks have, if it is
@@ -3864,9 +3379,7 @@ template <class Wanted>
 [[nodiscard]] std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank, bool has_common);
 
 /// Returns the files that this rank has to write: what all ranks have is rank 0's to write.
-[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
-  return file_images(parts, rank, rank == 0);
-}
+[[nodiscard]] std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank);
 
 }  // namespace railyard::inline v0_1
 
@@ -3934,18 +3447,6 @@ struct Signature {
   }
 };
 
-[[nodiscard]] constexpr const char* exchange_text(Purpose purpose) noexcept {
-  switch (purpose) {
-    case Purpose::weights:
-      return "the sharing of weights (prepare_optimizer())";
-    case Purpose::update:
-      return "the update of shared weights (step() of a prepared optimizer)";
-    case Purpose::gradients:
-      break;
-  }
-  return "the exchange of gradients";
-}
-
 /// Returns the text that messages print, such as "all_reduce(sum, 1024 x f32)".
 [[nodiscard]] std::string describe(const Signature& signature);
 
@@ -3957,9 +3458,7 @@ struct Signature {
 [[nodiscard]] std::string ranks_text(std::span<const int> ranks);
 
 /// Returns "all_reduce(sum, 1024 x f32) on rank 0/2": how every message begins.
-[[nodiscard]] inline std::string place_text(std::string_view operation, int rank, int size) {
-  return compose("{} on rank {}/{}", operation, rank, size);
-}
+[[nodiscard]] std::string place_text(std::string_view operation, int rank, int size);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -3974,7 +3473,7 @@ namespace detail {
 /// signature of the operation otherwise. A checker costs nothing to make: it holds what messages need.
 class Arguments {
  public:
-  Arguments(const World& world, DeviceKind device_kind) noexcept : world_(&world), device_kind_(device_kind) {}
+  Arguments(const World& world, DeviceKind device_kind) noexcept;
 
   [[nodiscard]] Signature all_reduce(const Buffer& data, ReduceOp op) const;
 
@@ -3995,12 +3494,8 @@ class Arguments {
 
   [[nodiscard]] Signature all_to_all(const ConstBuffer& in, const Buffer& out) const;
 
-  [[nodiscard]] Signature send(const ConstBuffer& data, int peer) const {
-    return message(Operation::send, data, peer, "to");
-  }
-  [[nodiscard]] Signature receive(const Buffer& data, int peer) const {
-    return message(Operation::receive, data, peer, "from");
-  }
+  [[nodiscard]] Signature send(const ConstBuffer& data, int peer) const;
+  [[nodiscard]] Signature receive(const Buffer& data, int peer) const;
 
  private:
   [[noreturn]] void refuse(const Signature& signature, std::string_view what) const;
@@ -4220,8 +3715,7 @@ class LocalHub {
  public:
   using Views = std::pair<const std::byte*, std::byte*>;  // what a rank offers to read and to write
 
-  explicit LocalHub(int size)
-      : size_(size), references_(size), seats_(to_index(size)), mailboxes_(to_index(size) * to_index(size)) {}
+  explicit LocalHub(int size);
 
   /// Waits until every rank has come. close_to(rank) must return whether it has kept a missing rank out for good.
   void arrive(const World& world, const Deadline& deadline, const std::function<bool(int)>& close_to);
@@ -4274,11 +3768,9 @@ class LocalHub {
     std::string text{};
   };
 
-  [[nodiscard]] static std::size_t to_index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] static std::size_t to_index(int rank) noexcept;
 
-  [[nodiscard]] std::deque<Message*>& mailbox(int from, int to) noexcept {
-    return mailboxes_[to_index(from) * to_index(size_) + to_index(to)];
-  }
+  [[nodiscard]] std::deque<Message*>& mailbox(int from, int to) noexcept;
 
   // Returns whether it was woken, false at the deadline.
   bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline);
@@ -4324,9 +3816,7 @@ class LocalHub {
 
   void compare_signatures();
 
-  [[nodiscard]] static std::string mismatch_text(int a, const Signature& of_a, int b, const Signature& of_b) {
-    return disagreement(a, describe(of_a), b, describe(of_b));
-  }
+  [[nodiscard]] static std::string mismatch_text(int a, const Signature& of_a, int b, const Signature& of_b);
 
   void fail(std::vector<int> blamed, std::string text);
 
@@ -4342,7 +3832,7 @@ class LocalHub {
   int num_finished_ = 0;
   std::uint64_t rounds_entered_ = 0;
   std::uint64_t rounds_finished_ = 0;
-  std::optional<Failure> failure_{};
+  std::optional<Failure> failure_;
 };
 
 }  // namespace detail
@@ -4353,16 +3843,6 @@ class LocalHub {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Returns where the part of count elements begins that a rank reduces for all, and its size: slices of whole cache
-/// lines, so that no two ranks write to one line of an aligned buffer.
-[[nodiscard]] std::pair<std::size_t, std::size_t> slice_of(std::size_t count, const World& world) noexcept;
-
-/// Is the type in which elements of type T are combined: float for the half types, so that a sum is rounded once; a
-/// byte for bool, because memory that a peer has sent may hold other values than 0 and 1.
-template <class T>
-using Accumulator = std::conditional_t<std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, float,
-                                       std::conditional_t<std::is_same_v<T, bool>, unsigned char, T>>;
 
 // By the bits, because -ffast-math lets the compiler believe that there are no NaNs.
 template <class A>
@@ -4376,100 +3856,10 @@ template <class A>
   }
 }
 
-/// Combines two values. A NaN wins over every number in min and max; signed integers wrap.
-template <ReduceOp op, class A>
-[[nodiscard]] constexpr A combine(A a, A b) noexcept {
-  if constexpr (op == ReduceOp::min) {
-    return b < a || is_nan(b) ? (is_nan(a) ? a : b) : a;
-  } else if constexpr (op == ReduceOp::max) {
-    return a < b || is_nan(b) ? (is_nan(a) ? a : b) : a;
-  } else if constexpr (std::is_integral_v<A>) {
-    // In 64 bits without a sign: neither the promotion of small types to int nor overflow can then be undefined.
-    const auto x = static_cast<std::uint64_t>(a);
-    const auto y = static_cast<std::uint64_t>(b);
-    return static_cast<A>(op == ReduceOp::product ? x * y : x + y);
-  } else {
-    return op == ReduceOp::product ? a * b : a + b;
-  }
-}
-
-// Bytes are read by memcpy: a user's buffer may lie at any address (a slice of a packed record, a received message).
-template <class T>
-void load_block(Accumulator<T>* to, const std::byte* from, std::size_t count) noexcept {
-  if constexpr (std::is_same_v<T, Accumulator<T>>) {
-    std::memcpy(to, from, count * sizeof(T));
-  } else if constexpr (std::is_same_v<T, bool>) {
-    for (std::size_t i = 0; i < count; ++i) to[i] = from[i] != std::byte{0} ? 1 : 0;
-  } else {
-    for (std::size_t i = 0; i < count; ++i) {
-      T element{};
-      std::memcpy(&element, from + i * sizeof(T), sizeof(T));
-      to[i] = static_cast<float>(element);
-    }
-  }
-}
-
-template <class T>
-void store_block(std::byte* to, const Accumulator<T>* from, std::size_t count) noexcept {
-  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const T element{from[i]};
-      std::memcpy(to + i * sizeof(T), &element, sizeof(T));
-    }
-  } else {
-    std::memcpy(to, from, count * sizeof(T));
-  }
-}
-
-template <class T, ReduceOp op>
-void reduce_typed(std::byte* out, std::span<const std::byte* const> sources, std::size_t count) noexcept {
-  using A = Accumulator<T>;
-  constexpr std::size_t block = 4096 / sizeof(A);  // two blocks stay in the first-level cache
-  alignas(64) A sum[block];
-  alignas(64) A next[block];
-  for (std::size_t begin = 0; begin < count; begin += block) {
-    const std::size_t n = std::min(block, count - begin);
-    load_block<T>(sum, sources[0] + begin * sizeof(T), n);
-    for (const std::byte* source : sources.subspan(1)) {
-      load_block<T>(next, source + begin * sizeof(T), n);
-      for (std::size_t i = 0; i < n; ++i) sum[i] = combine<op>(sum[i], next[i]);
-    }
-    if constexpr (op == ReduceOp::average && std::is_floating_point_v<A>) {
-      const A divisor = static_cast<A>(sources.size());
-      for (std::size_t i = 0; i < n; ++i) sum[i] /= divisor;
-    }
-    store_block<T>(out + begin * sizeof(T), sum, n);
-  }
-}
-
-// On bool, sum is "any" and product is "all": what max and min are.
-[[nodiscard]] constexpr ReduceOp effective_op(Dtype dtype, ReduceOp op) noexcept {
-  if (dtype != Dtype::boolean) return op;
-  return op == ReduceOp::sum || op == ReduceOp::average ? ReduceOp::max : op == ReduceOp::product ? ReduceOp::min : op;
-}
-
 /// Combines count elements of all sources, in their order, into out; out may be one of the sources. The order makes
 /// results a function of the ranks' values alone: equal bits on every rank, with every backend and in every run.
 /// Cost: reads every source once and writes out once.
-template <class = void>
-void reduce(void* out, std::span<const std::byte* const> sources, std::size_t count, Dtype dtype, ReduceOp op) {
-  auto* bytes = static_cast<std::byte*>(out);
-  visit_dtype(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    switch (effective_op(dtype, op)) {
-      case ReduceOp::sum:
-        return reduce_typed<T, ReduceOp::sum>(bytes, sources, count);
-      case ReduceOp::average:
-        return reduce_typed<T, ReduceOp::average>(bytes, sources, count);
-      case ReduceOp::min:
-        return reduce_typed<T, ReduceOp::min>(bytes, sources, count);
-      case ReduceOp::max:
-        return reduce_typed<T, ReduceOp::max>(bytes, sources, count);
-      case ReduceOp::product:
-        return reduce_typed<T, ReduceOp::product>(bytes, sources, count);
-    }
-  });
-}
+void reduce(void* out, std::span<const std::byte* const> sources, std::size_t count, Dtype dtype, ReduceOp op);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -4480,32 +3870,11 @@ void reduce(void* out, std::span<const std::byte* const> sources, std::size_t co
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Appends plain values to a message. All ends are one program on machines of one kind: no byte order to settle.
-class WireWriter {
- public:
-  template <class T>
-  void put(T value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
-  }
-  void put_text(std::string_view text);
-  /// What is put last needs no length: the message's own says it.
-  void put_rest(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-
-  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::string text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
-  void reserve(std::size_t size) { bytes_.reserve(size); }
-
- private:
-  std::vector<std::byte> bytes_{};
-};
-
 /// Takes a message apart; every length is checked before it is believed.
 class WireReader {
  public:
-  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
-  explicit WireReader(std::string_view text) noexcept : rest_(std::as_bytes(std::span{text})) {}
+  explicit WireReader(std::span<const std::byte> bytes) noexcept;
+  explicit WireReader(std::string_view text) noexcept;
 
   template <class T>
   [[nodiscard]] T take() {
@@ -4515,8 +3884,8 @@ class WireReader {
     return value;
   }
   [[nodiscard]] std::string take_text();
-  [[nodiscard]] std::span<const std::byte> take_rest() noexcept { return std::exchange(rest_, {}); }
-  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
+  [[nodiscard]] std::span<const std::byte> take_rest() noexcept;
+  [[nodiscard]] bool is_empty() const noexcept;
 
  private:
   std::span<const std::byte> take_bytes(std::size_t count);
@@ -4534,68 +3903,11 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Returns what a store holds under key right now.
-[[nodiscard]] inline std::optional<std::string> peek(Store& store, std::string_view key) {
-  return store.get(key, Deadline::after(std::chrono::nanoseconds{0}));
-}
-
-[[nodiscard]] inline std::string stage_key(const std::string& prefix, std::string_view stage, int rank) {
-  return compose("{}{}/{}", prefix, stage, rank);
-}
-
-/// Says that await_each() will be called: before this rank's own value is set, so that the others' come meanwhile.
-void expect_each(Store& store, const std::string& prefix, std::string_view stage, const World& world);
-
-/// Up to so many ranks, each asks for what every other one leaves. Where there are more, rank 0 does, and leaves all of
-/// it for the others: the store then answers a number of requests that grows as the ranks do, not as their square.
-inline constexpr int most_who_ask_all = 64;
-
-[[nodiscard]] inline bool asks_all(const World& world) noexcept {
-  return world.size <= most_who_ask_all || world.rank == 0;
-}
-[[nodiscard]] inline std::string gathered_key(const std::string& prefix, std::string_view stage) {
-  return compose("{}{}/all", prefix, stage);
-}
-
-/// Says that await_all() will be called, likewise.
-void expect_all(Store& store, const std::string& prefix, std::string_view stage, const World& world);
-
-/// Announces this rank, with a word of it, to the next group of that kind on the store and returns the group's prefix
-/// for keys; the words are those of the stage "here". A store may serve several groups, one after the other or at once:
-/// every rank's n-th connect with a kind belongs to group n.
-[[nodiscard]] std::string enter_group(Store& store, std::string_view kind, const World& world,
-                                             std::string_view word);
-[[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world) {
-  return enter_group(store, kind, world, world.host);
-}
-
-/// Waits until every rank has left something under prefix + stage + "/" + rank, and returns the values by rank; a rank
-/// that did not come by the deadline has none.
-[[nodiscard]] std::vector<std::optional<std::string>> await_each(Store& store, const std::string& prefix,
-                                                                        std::string_view stage, const World& world,
-                                                                        const Deadline& deadline);
-
-[[nodiscard]] std::string pack_values(const std::vector<std::optional<std::string>>& values);
-[[nodiscard]] std::vector<std::optional<std::string>> unpack_values(std::string_view text);
-
-/// Returns the same. All ranks call it: where there are many, they have it from rank 0.
-[[nodiscard]] std::vector<std::optional<std::string>> await_all(Store& store, const std::string& prefix,
-                                                                       std::string_view stage, const World& world,
-                                                                       const Deadline& deadline);
-
-/// Lets the others have what there is, before rank 0 leaves by an exception of its own.
-void leave_all(Store& store, const std::string& prefix, std::string_view stage, const World& world,
-                      const Deadline& deadline) noexcept;
-
-/// Throws: CollectiveError that names the ranks without a value.
-void throw_if_missing(const std::vector<std::optional<std::string>>& values, const World& world,
-                             const Deadline& deadline);
+[[nodiscard]] std::optional<std::string> peek(Store& store, std::string_view key);
 
 /// Throws: CollectiveError that names the ranks without a value, or else the first that has left a reason.
 void throw_if_failed(const std::vector<std::optional<std::string>>& values, const World& world,
                             const Deadline& deadline);
-
-/// Throws ConfigError if the world makes no sense.
-void check_world(const World& world);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -4625,97 +3937,24 @@ class Local {
 
   Local(const Local&) = delete;
   Local& operator=(const Local&) = delete;
-  ~Local() {
-    if (hub_ != nullptr && hub_->leave(world_.rank)) delete hub_;
-  }
+  ~Local();
 
   // The collectives are templates although nothing depends on one: so a file compiles only what it uses of them.
-  template <class = void>
-  FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
-    const auto signature = arguments().all_reduce(data, op);
-    auto* mine = static_cast<std::byte*>(data.data);
-    return run(signature, mine, mine, call, [&](const Seats& seats) {
-      const auto [begin, count] = detail::slice_of(data.count, world_);
-      const std::size_t offset = begin * size_of(data.dtype);
-      std::vector<const std::byte*> sources;
-      for (const auto& seat : seats) sources.push_back(seat.in + offset);
-      detail::reduce(mine + offset, sources, count, data.dtype, op);
-      for (const auto& seat : seats) {
-        if (seat.out != mine) copy(seat.out + offset, mine + offset, count, data.dtype);
-      }
-    });
-  }
+  FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call);
 
-  template <class = void>
-  FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
-    const auto signature = arguments().reduce_scatter(in, out, op);
-    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
-      std::vector<const std::byte*> sources;
-      for (const auto& seat : seats) sources.push_back(seat.in + rank_index() * out.size_bytes());
-      detail::reduce(out.data, sources, out.count, out.dtype, op);
-    });
-  }
+  FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call);
 
-  template <class = void>
-  FinishedWork broadcast(Buffer data, int root, const Call& call) {
-    const auto signature = arguments().broadcast(data, root);
-    return run(signature, data.data, data.data, call, [&](const Seats& seats) {
-      if (world_.rank != root) copy(data.data, seats[to_index(root)].in, data.count, data.dtype);
-    });
-  }
+  FinishedWork broadcast(Buffer data, int root, const Call& call);
 
-  template <class = void>
-  FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
-    const auto signature = arguments().all_gather(in, out);
-    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
-      auto* to = static_cast<std::byte*>(out.data);
-      for (std::size_t rank = 0; rank < seats.size(); ++rank) {
-        copy(to + rank * in.size_bytes(), seats[rank].in, in.count, in.dtype);
-      }
-    });
-  }
+  FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call);
 
-  template <class = void>
-  FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
-    const auto signature = arguments().all_gather_uneven(in, out, counts);
-    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
-      auto* to = static_cast<std::byte*>(out.data);
-      for (std::size_t rank = 0; rank < seats.size(); ++rank) {
-        copy(to, seats[rank].in, counts[rank], in.dtype);
-        to += counts[rank] * size_of(in.dtype);
-      }
-    });
-  }
+  FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call);
 
-  template <class = void>
-  FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
-    const auto signature = arguments().gather(in, out, root);
-    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
-      auto* to = static_cast<std::byte*>(seats[to_index(root)].out);
-      copy(to + rank_index() * in.size_bytes(), in.data, in.count, in.dtype);
-    });
-  }
+  FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call);
 
-  template <class = void>
-  FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
-    const auto signature = arguments().scatter(in, out, root);
-    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
-      copy(out.data, seats[to_index(root)].in + rank_index() * out.size_bytes(), out.count, out.dtype);
-    });
-  }
+  FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call);
 
-  template <class = void>
-  FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
-    const auto signature = arguments().all_to_all(in, out);
-    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
-      const std::size_t count = in.count / seats.size();
-      const std::size_t size_bytes = count * size_of(in.dtype);
-      auto* to = static_cast<std::byte*>(out.data);
-      for (std::size_t rank = 0; rank < seats.size(); ++rank) {
-        copy(to + rank * size_bytes, seats[rank].in + rank_index() * size_bytes, count, in.dtype);
-      }
-    });
-  }
+  FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call);
 
   FinishedWork barrier(const Call& call);
 
@@ -4728,11 +3967,11 @@ class Local {
  private:
   using Seats = std::vector<detail::LocalHub::Seat>;
 
-  Local(const World& world, detail::LocalHub* hub) : world_(world), hub_(hub) {}
+  Local(const World& world, detail::LocalHub* hub);
 
-  [[nodiscard]] static std::size_t to_index(int rank) noexcept { return static_cast<std::size_t>(rank); }
-  [[nodiscard]] std::size_t rank_index() const noexcept { return to_index(world_.rank); }
-  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+  [[nodiscard]] static std::size_t to_index(int rank) noexcept;
+  [[nodiscard]] std::size_t rank_index() const noexcept;
+  [[nodiscard]] detail::Arguments arguments() const noexcept;
 
   // A key of a store can be set once, which makes it a lock that is taken once: either the late rank claims its seat
   // and will release its share of the hub, or a rank that waited in vain claims it and the late rank keeps away.
@@ -4763,16 +4002,13 @@ class Local {
 
   void throw_if_alone_failed(const detail::Signature& signature);
 
-  static void copy(void* to, const void* from, std::size_t count, Dtype dtype) noexcept {
-    if (count > 0) std::memcpy(to, from, count * size_of(dtype));
-  }
+  static void copy(void* to, const void* from, std::size_t count, Dtype dtype) noexcept;
 
   World world_;
   detail::LocalHub* hub_;  // owned by all ranks together; the last one to leave deletes it
   std::mutex alone_mutex_;
-  std::string alone_failure_{};  // why a world of one was given up
+  std::string alone_failure_;  // why a world of one was given up
 };
-static_assert(Backend<Local>);
 
 }  // namespace railyard::inline v0_1
 
@@ -4782,8 +4018,6 @@ static_assert(Backend<Local>);
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// So many ranks of one host share memory at most.
-inline constexpr int most_host_ranks = 256;
 /// Payloads up to this size travel in the post itself, by one wait instead of two.
 inline constexpr std::size_t small_bytes = 16U << 10U;
 /// And those up to this one in its first cache line.
@@ -4800,15 +4034,9 @@ struct Post {
   std::array<std::byte, tiny_bytes> tiny{};  ///< in the line of what is before: one miss of the cache less
   alignas(64) std::array<std::byte, small_bytes> payload;
 
-  [[nodiscard]] std::byte* payload_of(std::size_t size_bytes) noexcept {
-    return size_bytes <= tiny_bytes ? tiny.data() : payload.data();
-  }
-  [[nodiscard]] const std::byte* payload_of(std::size_t size_bytes) const noexcept {
-    return size_bytes <= tiny_bytes ? tiny.data() : payload.data();
-  }
+  [[nodiscard]] std::byte* payload_of(std::size_t size_bytes) noexcept;
+  [[nodiscard]] const std::byte* payload_of(std::size_t size_bytes) const noexcept;
 };
-
-static_assert(offsetof(Post, payload) == 64);
 
 /// Is one direction between two ranks; lies in the sender's cell.
 struct Outbox {
@@ -4825,13 +4053,6 @@ struct SharedVerdict {
   std::uint32_t num_blamed = 0;
   std::uint32_t size = 0;
   std::array<char, 4096> text{};
-};
-
-/// Bits of RankCell::flags.
-struct Flag {
-  static constexpr std::uint32_t failed = 1;   ///< its verdict stands; whoever waits for it gives up
-  static constexpr std::uint32_t failing = 2;  ///< somebody writes its verdict, or has
-  static constexpr std::uint32_t left = 4;     ///< its object is gone
 };
 
 /// Is what a rank shows of one line of steps, which one of its threads takes.
@@ -4857,10 +4078,10 @@ struct RankCell {
 /// Owns a mapping of memory.
 class Mapping {
  public:
-  Mapping(void* base, std::size_t size) noexcept : base_(static_cast<std::byte*>(base)), size_(size) {}
+  Mapping(void* base, std::size_t size) noexcept;
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { ::munmap(base_, size_); }
+  ~Mapping();
 
   [[nodiscard]] std::byte* base() const noexcept { return base_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
@@ -4882,38 +4103,10 @@ struct SegmentLayout {
   /// Where rank's arena begins. Two arenas never lie a multiple of a large power of two apart: the first-level cache
   /// would take their lines for one another, which costs up to seven times the time of a reduction.
   [[nodiscard]] std::size_t arena(int rank) const noexcept;
-  [[nodiscard]] std::size_t size() const noexcept { return page_up(arena(world_size) + arena_size); }
+  [[nodiscard]] std::size_t size() const noexcept;
   /// What is touched of it in any case.
-  [[nodiscard]] std::size_t touched() const noexcept { return arena(0); }
+  [[nodiscard]] std::size_t touched() const noexcept;
 };
-
-/// Chooses the size of every rank's arena: address space, of which only what is used takes memory.
-[[nodiscard]] std::size_t choose_arena_size(std::size_t wanted, int world_size);
-
-[[noreturn]] void refuse_addresses(const std::string& what, std::size_t size, int error);
-
-/// Returns private memory that becomes real as it is touched. Throws: ConfigError if there is no address space left.
-[[nodiscard]] std::shared_ptr<Mapping> map_private(std::size_t size, const std::string& what);
-
-/// Returns a file in memory without a name, of no size; no descriptor if the system makes none.
-[[nodiscard]] inline Descriptor try_memory_file() noexcept {
-  return Descriptor{::memfd_create("railyard", MFD_CLOEXEC)};
-}
-
-/// Gives a file in memory that size; makes one without a name if it is not open. Throws: ConfigError if the system
-/// makes none or not of that size.
-[[nodiscard]] Descriptor size_memory_file(Descriptor file, std::size_t size, const std::string& what);
-
-/// Maps a rank's segment. Throws: ConfigError if there is no address space left.
-[[nodiscard]] std::shared_ptr<Mapping> map_shared(const Descriptor& file, std::size_t size,
-                                                         const std::string& what);
-
-/// Returns the bytes that a file in memory takes.
-[[nodiscard]] std::size_t memory_of(const Descriptor& file) noexcept;
-
-/// Maps the pages that the file has already at once, instead of each as it is first written to. A page that is read
-/// brings its neighbours with it, which takes a third less time than MADV_POPULATE_READ: that asks for each.
-void map_pages(const Descriptor& file, const Mapping& mapping) noexcept;
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -4923,9 +4116,6 @@ void map_pages(const Descriptor& file, const Mapping& mapping) noexcept;
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Tells the processor that this is a loop which waits.
-void pause_briefly() noexcept;
 
 // A step is shown by a store that others may see later, and only then, when it has usually been seen long since, is
 // the store made to come before what this rank looks at next: the barrier costs nothing by that time. The thread
@@ -4968,24 +4158,23 @@ class Meeting {
   /// pidfds: by rank, of the processes of other ranks; empty if the ranks are threads of one process. They outlive
   /// this. is_hasty: there is a core for each who waits, so that waits may begin by spinning.
   Meeting(const World& world, std::vector<RankCell*> cells, std::span<const Descriptor> pidfds, bool is_hasty,
-          std::size_t lane)
-      : world_(world), cells_(std::move(cells)), pidfds_(pidfds), lane_(lane), num_spins_(is_hasty ? 2000 : 0) {}
+          std::size_t lane);
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
   ~Meeting();
 
-  [[nodiscard]] RankCell& cell(int rank) const noexcept { return *cells_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] RankCell& own() const noexcept { return cell(world_.rank); }
-  [[nodiscard]] Lane& lane(int rank) const noexcept { return cell(rank).lanes[lane_]; }
-  [[nodiscard]] Lane& own_lane() const noexcept { return lane(world_.rank); }
+  [[nodiscard]] RankCell& cell(int rank) const noexcept;
+  [[nodiscard]] RankCell& own() const noexcept;
+  [[nodiscard]] Lane& lane(int rank) const noexcept;
+  [[nodiscard]] Lane& own_lane() const noexcept;
 
   /// Throws: CollectiveError if this rank has given up before.
   void throw_if_lost(const Signature& signature);
 
   /// Is what this rank will show in its next step.
-  [[nodiscard]] Post& next_post() const noexcept { return own_lane().posts[(step_ + 1) % 2]; }
+  [[nodiscard]] Post& next_post() const noexcept;
   /// Is what a rank shows in the step that has been taken last.
-  [[nodiscard]] const Post& post_of(int rank) const noexcept { return lane(rank).posts[step_ % 2]; }
+  [[nodiscard]] const Post& post_of(int rank) const noexcept;
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
 
   /// Takes the first step of a collective: shows next_post(), waits for all, and compares what they have called.
@@ -5009,7 +4198,7 @@ class Meeting {
   void ring() const noexcept;
 
   /// Ends the waits of this rank, from any thread, and of those who wait for it.
-  void abort(std::string_view reason) { fail({{world_.rank}, compose("rank {} gave up: {}", world_.rank, reason)}); }
+  void abort(std::string_view reason);
 
   struct Verdict {
     std::vector<int> blamed{};
@@ -5020,7 +4209,7 @@ class Meeting {
   [[noreturn]] void give_up(const Running& running, const Verdict& verdict);
 
   /// Says that this rank is at nobody's memory until its next step.
-  void rest() const noexcept { own_lane().rested.store(step_); }
+  void rest() const noexcept;
 
   /// After this rank has failed: returns once nobody is at its memory.
   void withdraw(const Running& running) const noexcept;
@@ -5037,7 +4226,7 @@ class Meeting {
   [[nodiscard]] bool is_missing(int rank, const Running& running, const std::atomic<std::uint64_t>& word,
                                 std::uint64_t at_least) const noexcept;
 
-  [[nodiscard]] bool is_behind(int rank) const noexcept { return lane(rank).posts[step_ % 2].step.load() < step_; }
+  [[nodiscard]] bool is_behind(int rank) const noexcept;
 
   void sleep(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running);
 
@@ -5073,78 +4262,14 @@ class Meeting {
 // How much memory this process and what it shares may have, and may still take. Core room.
 
 #include <fstream>
+#include <sstream>
 
 namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// The files of a control group that tell of its memory, in one of the two versions that the kernel has.
-struct MemoryFiles {
-  std::string_view limit{};
-  std::string_view used{};
-  // In memory.stat: files in the cache, which the kernel gives up before it runs out of memory.
-  std::string_view inactive{};
-  std::string_view active{};
-};
-inline constexpr MemoryFiles memory_files_v1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
-                                             "total_active_file"};
-inline constexpr MemoryFiles memory_files_v2{"memory.max", "memory.current", "inactive_file", "active_file"};
-
 // Reads the number that a file begins with; nothing for "max", or where there is no such file.
 [[nodiscard]] std::optional<std::size_t> number_in(const std::filesystem::path& file);
-
-// What a group's limit leaves; as much as can be where it has none, or is not to be seen.
-[[nodiscard]] std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files);
-
-/// Is where the kernel tells of control groups.
-struct ControlGroups {
-  std::filesystem::path membership = "/proc/self/cgroup";
-  std::filesystem::path mount = "/sys/fs/cgroup";  ///< of the hierarchies
-};
-
-// Returns the least that memory_of(group, files) says of the host's memory, and of the groups that this process is in,
-// of both versions, and all above them, whose limits count as well. Inside of a container the path may be one of the
-// host, of which only the mount itself is there.
-template <class MemoryOf>
-[[nodiscard]] std::size_t least_memory(const ControlGroups& groups, const MemoryOf& memory_of) {
-  std::size_t least = physical_memory();
-  const auto look_at = [&](std::filesystem::path group, const std::string& path, const MemoryFiles& files) {
-    least = std::min(least, memory_of(group, files));
-    for (const auto& part : std::filesystem::path{path}.relative_path()) {
-      group /= part;
-      least = std::min(least, memory_of(group, files));
-    }
-  };
-  std::ifstream membership{groups.membership};
-  for (std::string line; std::getline(membership, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const std::string path = line.substr(second + 1);
-    if (controllers == ",,") look_at(groups.mount, path, memory_files_v2);
-    if (controllers.find(",memory,") != std::string::npos) look_at(groups.mount / "memory", path, memory_files_v1);
-  }
-  return least;
-}
-
-/// Returns the bytes of memory that this process may have: the memory of the host, or what the control group of a
-/// container is given.
-[[nodiscard]] std::size_t memory_limit(const ControlGroups& groups = {});
-
-/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
-/// group of a container has left.
-[[nodiscard]] inline std::size_t memory_left(const ControlGroups& groups = {}) {
-  return least_memory(groups, memory_left_in);
-}
-
-/// Returns the same without what other programs of the host have taken: the bytes that can be had without any of them
-/// having to go. host: /proc/meminfo.
-[[nodiscard]] std::size_t memory_free(const std::filesystem::path& host = "/proc/meminfo",
-                                             std::size_t left = memory_left());
-
-/// Throws: ConfigError if the ranks need more to begin with than is left.
-void check_memory_left(int world_size, std::size_t needed_per_rank, std::size_t left);
 
 }  // namespace detail
 
@@ -5165,128 +4290,10 @@ struct SharedGroup {
   bool has_cores_for_all = false;
   std::size_t available = 0;  ///< memory that is left for all ranks together
 
-  [[nodiscard]] std::byte* base(int rank) const noexcept { return mappings[static_cast<std::size_t>(rank)]->base(); }
-  [[nodiscard]] RankCell& cell(int rank) const noexcept {
-    return *std::launder(reinterpret_cast<RankCell*>(base(rank)));
-  }
+  [[nodiscard]] std::byte* base(int rank) const noexcept;
+  [[nodiscard]] RankCell& cell(int rank) const noexcept;
   [[nodiscard]] Outbox& outbox(int from, int to) const noexcept;
-  [[nodiscard]] std::byte* arena(int rank) const noexcept { return base(rank) + layout.arena(rank); }
-};
-
-/// Says where a rank runs. Plain bytes, for a store.
-struct Whereabouts {
-  std::array<char, 40> boot_id{};  ///< of the running kernel
-  std::uint64_t pid_namespace = 0;
-  std::int32_t process = 0;
-  std::int32_t file = -1;  ///< the number, in that process, of the file in memory that becomes its segment
-  std::uint64_t arena_size = 0;
-  std::uint64_t available = 0;  ///< memory that the container or the host has left
-  std::uint64_t kept = 0;       ///< memory that an earlier start of this rank has left for it
-  cpu_set_t cores{};
-
-  [[nodiscard]] static Whereabouts here(std::size_t wanted_arena, int world_size);
-  [[nodiscard]] bool is_reached_from(const Whereabouts& other) const noexcept {
-    return boot_id == other.boot_id && pid_namespace == other.pid_namespace;
-  }
-};
-
-template <class T>
-[[nodiscard]] std::string to_text(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof value};
-}
-template <class T>
-[[nodiscard]] T from_text(const std::string& text) {
-  T value;
-  std::memcpy(&value, text.data(), std::min(sizeof value, text.size()));
-  return value;
-}
-
-/// Builds the group of one connect(); see SharedMemory::connect().
-class GroupBuilder {
- public:
-  GroupBuilder(const World& world, Store& store, const Deadline& deadline)
-      : world_(world), store_(store), deadline_(deadline) {}
-  GroupBuilder(const GroupBuilder&) = delete;
-  GroupBuilder& operator=(const GroupBuilder&) = delete;
-  ~GroupBuilder() {
-    if (handover_ != nullptr) release();
-  }
-
-  /// Throws: CollectiveError that names who did not come or could not join; ConfigError, on all ranks, that says why
-  /// they cannot share memory.
-  [[nodiscard]] SharedGroup build(std::string_view kind, std::size_t wanted_arena);
-
- private:
-  // What rank 0 makes for threads of one process, until each of them has its share of it.
-  struct Handover {
-    std::atomic<int> references;
-    std::vector<std::shared_ptr<Mapping>> mappings{};
-  };
-
-  [[nodiscard]] std::string key(std::string_view stage, int rank) const { return stage_key(prefix_, stage, rank); }
-  [[nodiscard]] std::string place() const { return place_text("connect", world_.rank, world_.size); }
-
-  // Leaves what make() returns for the others, or why it has thrown, and returns what all have left. Throws on all
-  // ranks if one has failed: connect() succeeds everywhere or nowhere.
-  template <class Make>
-  std::vector<std::string> exchange(std::string_view stage, const Make& make) {
-    constexpr char good = 'g';
-    constexpr char refused = 'r';
-    std::string own;
-    try {
-      own = good + make();
-    } catch (const ConfigError& error) {
-      own = refused + std::string{error.what()};
-    } catch (const std::exception& error) {
-      own = 'f' + std::string{error.what()};
-    }
-    expect_all(store_, prefix_, stage, world_);
-    store_.set(key(stage, world_.rank), own);
-    const auto found = await_all(store_, prefix_, stage, world_, deadline_);
-    throw_if_missing(found, world_, deadline_);
-    std::vector<std::string> values;
-    for (int rank = 0; rank < world_.size; ++rank) {
-      const std::string& value = *found[static_cast<std::size_t>(rank)];
-      const auto text = compose("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
-      if (value.front() == refused) throw ConfigError{text};
-      if (value.front() != good) throw CollectiveError{"connect", world_.rank, {rank}, text};
-      values.push_back(value.substr(1));
-    }
-    return values;
-  }
-
-  // Finds what all can do with, and whether they are threads of one process.
-  void compare(const Whereabouts& own, const std::vector<Whereabouts>& all);
-
-  void check_reach(const Whereabouts& own, const std::vector<Whereabouts>& all) const;
-
-  void check_memory() const;
-
-  void make_cell(const Mapping& mapping) const;
-
-  void share_with_threads();
-
-  // A key of a store can be set once, which makes it a lock that is taken once: either a late rank claims its seat and
-  // will release its share, or a rank that waited in vain claims it and the late rank keeps away.
-  [[nodiscard]] bool claim(int rank);
-
-  // Gives back this rank's share of the handover, and those of ranks that will not come any more.
-  void release() noexcept;
-
-  // A file may be mapped before its own process has given it its size; it is looked at when all have said so.
-  void share_with_processes(const Whereabouts& own, const std::vector<Whereabouts>& all);
-
-  [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, int number);
-
-  const World& world_;
-  Store& store_;
-  std::string prefix_;
-  const Deadline& deadline_;
-  Handover* handover_ = nullptr;
-  bool has_seat_ = false;
-  bool is_complete_ = false;  // every rank has its seat, and gives it back itself
-  Descriptor file_;           // of this rank's segment, among processes
-  SharedGroup group_{};
+  [[nodiscard]] std::byte* arena(int rank) const noexcept;
 };
 
 }  // namespace detail
@@ -5301,22 +4308,19 @@ namespace detail {
 /// Is the memory of a group, with one meeting's steps. What it is made of outlives it.
 class HostLane final : public HostMemory {
  public:
-  HostLane(const SharedGroup& group, Meeting& meeting, const std::shared_ptr<Heap>& heap, int rank, HostMemory* side)
-      : group_(&group), meeting_(&meeting), heap_(heap), rank_(rank), side_(side) {}
+  HostLane(const SharedGroup& group, Meeting& meeting, const std::shared_ptr<Heap>& heap, int rank, HostMemory* side);
 
   [[nodiscard]] int rank() const noexcept override { return rank_; }
-  [[nodiscard]] int size() const noexcept override { return group_->layout.world_size; }
+  [[nodiscard]] int size() const noexcept override;
   [[nodiscard]] int host() const noexcept override { return 0; }
   [[nodiscard]] int num_hosts() const noexcept override { return 1; }
   void add_between_hosts(const Buffer& /*data*/, const Deadline& /*deadline*/) override {}
   [[nodiscard]] std::future<void> begin_between_hosts(const Buffer& /*data*/, const Deadline& /*deadline*/) override;
 
   void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) override;
-  void add_step() noexcept override {
-    if (group_->is_one_process) ++running_.last_shared;
-  }
+  void add_step() noexcept override;
   void step(std::span<const std::byte> record) override;
-  void rest() noexcept override { meeting_->rest(); }
+  void rest() noexcept override;
   [[nodiscard]] std::span<const std::byte> record_of(int rank) const override;
 
   [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override;
@@ -5325,7 +4329,7 @@ class HostLane final : public HostMemory {
 
   [[nodiscard]] HostMemory* side(const Deadline& /*deadline*/) override { return side_; }
   void abort(std::string_view reason) noexcept override;
-  void withdraw() noexcept override { meeting_->withdraw(running_); }
+  void withdraw() noexcept override;
 
  private:
   void show(std::span<const std::byte> record);
@@ -5523,16 +4527,6 @@ bool sum(const SumTask<T>& task) {
   return sum_baseline(task);
 }
 
-// Arrays of bytes at any address, seen as arrays of T if all of them are aligned for that.
-template <class T>
-[[nodiscard]] inline bool are_aligned(std::span<std::byte* const> targets, std::span<const std::byte* const> sources) {
-  const auto is_aligned = [](const std::byte* data) {
-    return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;
-  };
-  return std::all_of(targets.begin(), targets.end(), is_aligned) &&
-         std::all_of(sources.begin(), sources.end(), is_aligned);
-}
-
 template <class T>
 void sum_bytes(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::size_t count,
                T divisor) {
@@ -5543,33 +4537,6 @@ void sum_bytes(std::span<std::byte* const> targets, std::span<const std::byte* c
   for (std::size_t i = 0; i < sources.size(); ++i) from[i] = reinterpret_cast<const T*>(sources[i]);
   sum(SumTask<T>{
       .targets = {to, targets.size()}, .sources = {from, sources.size()}, .divisor = divisor, .count = count});
-}
-
-/// Combines count elements of all sources, in their order, into every target. Targets may be sources.
-/// Cost: reads every source once and writes every target once.
-template <class = void>
-void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::size_t count,
-                 Dtype dtype, ReduceOp op) {
-  if (count == 0) return;
-  const bool is_sum = op == ReduceOp::sum || op == ReduceOp::average;
-  if (is_sum && sources.size() <= most_arrays && targets.size() <= most_arrays) {
-    const auto divisor = op == ReduceOp::average ? sources.size() : 1;
-    if (dtype == Dtype::f32 && are_aligned<float>(targets, sources)) {
-      return sum_bytes<float>(targets, sources, count, static_cast<float>(divisor));
-    }
-    if (dtype == Dtype::f64 && are_aligned<double>(targets, sources)) {
-      return sum_bytes<double>(targets, sources, count, static_cast<double>(divisor));
-    }
-  }
-  const std::size_t block = std::max<std::size_t>(1, (std::size_t{16} << 10U) / size_of(dtype));
-  std::vector<const std::byte*> at{sources.begin(), sources.end()};
-  for (std::size_t begin = 0; begin < count; begin += block) {
-    const std::size_t n = std::min(block, count - begin);
-    const std::size_t offset = begin * size_of(dtype);
-    for (std::size_t i = 0; i < at.size(); ++i) at[i] = sources[i] + offset;
-    reduce(targets[0] + offset, at, n, dtype, op);
-    for (std::byte* target : targets.subspan(1)) std::memcpy(target + offset, targets[0] + offset, n * size_of(dtype));
-  }
 }
 
 }  // namespace detail
@@ -5604,109 +4571,21 @@ class SharedMemory {
                                                              const Deadline& deadline);
 
   // The collectives are templates although nothing depends on one: so a file compiles only what it uses of them.
-  template <class = void>
-  FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
-    const auto signature = arguments().all_reduce(data, op);
-    meeting_.throw_if_lost(signature);
-    if (data.size_bytes() <= detail::small_bytes) {
-      enter_small(signature, data, data.size_bytes(), call);
-      const std::array<std::byte*, 1> target{static_cast<std::byte*>(data.data)};
-      // On the stack: memory of the heap costs a fifth of the time.
-      std::array<const std::byte*, detail::most_host_ranks> room;
-      const std::span sources{room.data(), ranks()};
-      find_payloads(data.size_bytes(), sources);
-      detail::reduce_into(target, sources, data.count, data.dtype, op);
-      return {};
-    }
-    Running running = shared(signature, call);
-    const bool is_staged = show(data);
-    if (is_staged) stage(data, 0);
-    meeting_.enter(running);
-    if (are_all_in_place()) {
-      reduce_for_all(places(), detail::slice_of(data.count, world_), data.dtype, op);
-      meeting_.take_step(running);
-    } else {
-      reduce_in_pieces(running, data, op, is_staged);
-    }
-    return {};
-  }
+  FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call);
 
-  template <class = void>
-  FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
-    const auto signature = arguments().reduce_scatter(in, out, op);
-    std::vector<const std::byte*> sources(ranks());
-    pull(signature, call, {.in = in, .num_parts = ranks(), .count = out.count}, [&](const Piece& piece) {
-      for (int rank = 0; rank < world_.size; ++rank) sources[to_index(rank)] = piece.part(rank, rank_index());
-      const std::array<std::byte*, 1> target{piece.to(out, 0)};
-      detail::reduce_into(target, sources, piece.count, out.dtype, op);
-    });
-    return {};
-  }
+  FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call);
 
-  template <class = void>
-  FinishedWork broadcast(Buffer data, int root, const Call& call) {
-    const auto signature = arguments().broadcast(data, root);
-    pull(signature, call, {.in = data, .count = data.count, .gives = world_.rank == root}, [&](const Piece& piece) {
-      if (world_.rank != root) piece.copy(piece.to(data, 0), root, 0);
-    });
-    return {};
-  }
+  FinishedWork broadcast(Buffer data, int root, const Call& call);
 
-  template <class = void>
-  FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
-    const auto signature = arguments().all_gather(in, out);
-    pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
-      for (int rank = 0; rank < world_.size; ++rank) piece.copy(piece.to(out, to_index(rank) * in.count), rank, 0);
-    });
-    return {};
-  }
+  FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call);
 
-  template <class = void>
-  FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
-    const auto signature = arguments().all_gather_uneven(in, out, counts);
-    const std::size_t longest = *std::max_element(counts.begin(), counts.end());
-    pull(signature, call, {.in = in, .count = longest}, [&](Piece piece) {
-      std::size_t begin = 0;
-      const std::size_t full = piece.count;
-      for (int rank = 0; rank < world_.size; ++rank) {
-        const std::size_t count = counts[to_index(rank)];
-        piece.count = count > piece.begin ? std::min(full, count - piece.begin) : 0;
-        piece.copy(piece.to(out, begin), rank, 0);
-        begin += count;
-      }
-    });
-    return {};
-  }
+  FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call);
 
-  template <class = void>
-  FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
-    const auto signature = arguments().gather(in, out, root);
-    pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
-      if (world_.rank != root) return;
-      for (int rank = 0; rank < world_.size; ++rank) piece.copy(piece.to(out, to_index(rank) * in.count), rank, 0);
-    });
-    return {};
-  }
+  FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call);
 
-  template <class = void>
-  FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
-    const auto signature = arguments().scatter(in, out, root);
-    const Source source{.in = in, .num_parts = ranks(), .count = out.count, .gives = world_.rank == root};
-    pull(signature, call, source, [&](const Piece& piece) { piece.copy(piece.to(out, 0), root, rank_index()); });
-    return {};
-  }
+  FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call);
 
-  template <class = void>
-  FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
-    const auto signature = arguments().all_to_all(in, out);
-    const std::size_t count = in.count / ranks();
-    pull(signature, call, {.in = in, .num_parts = ranks(), .count = count}, [&](const Piece& piece) {
-      for (int rank = 0; rank < world_.size; ++rank) {
-        piece.copy(piece.to(out, to_index(rank) * count), rank, rank_index());
-      }
-    });
-    return {};
-  }
+  FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call);
 
   FinishedWork barrier(const Call& call);
 
@@ -5715,13 +4594,13 @@ class SharedMemory {
   FinishedWork receive(Buffer data, int peer, const Call& call);
 
   /// Ends the waits of this rank, and tells the others. From any thread.
-  void abort(std::string_view reason) noexcept { lane_.abort(reason); }
+  void abort(std::string_view reason) noexcept;
 
   /// Gives out memory that all ranks see. Its blocks may outlive this object. Of what is free it keeps at most half of
   /// the memory that the host or the container had left, divided by the ranks.
   [[nodiscard]] const std::shared_ptr<detail::Heap>& heap() const noexcept { return heap_; }
 
-  [[nodiscard]] HostMemory* host_memory() noexcept { return &lane_; }
+  [[nodiscard]] HostMemory* host_memory() noexcept;
 
  private:
   using Running = detail::Meeting::Running;
@@ -5744,31 +4623,18 @@ class SharedMemory {
     const Sources* first_parts = nullptr;               // by rank
     const std::vector<std::size_t>* strides = nullptr;  // bytes between parts, by rank
 
-    [[nodiscard]] const std::byte* part(int rank, std::size_t index) const noexcept {
-      return (*first_parts)[to_index(rank)] + index * (*strides)[to_index(rank)];
-    }
+    [[nodiscard]] const std::byte* part(int rank, std::size_t index) const noexcept;
     // Where the piece belongs in a buffer in which its part begins at element offset.
-    [[nodiscard]] std::byte* to(const Buffer& out, std::size_t offset) const noexcept {
-      return static_cast<std::byte*>(out.data) + (offset + begin) * element_bytes;
-    }
+    [[nodiscard]] std::byte* to(const Buffer& out, std::size_t offset) const noexcept;
     void copy(std::byte* target, int rank, std::size_t index) const noexcept;
   };
 
-  SharedMemory(const World& world, detail::SharedGroup group)
-      : world_(world),
-        group_(std::move(group)),
-        meeting_(world, cells(), group_.pidfds, group_.has_cores_for_all, 0),
-        side_meeting_(world, cells(), group_.pidfds, false, 1),
-        heap_(std::make_shared<detail::Heap>(group_.arena(world.rank), group_.layout.arena_size,
-                                             group_.mappings[to_index(world.rank)], !group_.is_one_process,
-                                             group_.available / 2 / to_index(world.size))),
-        side_(group_, side_meeting_, heap_, world.rank, nullptr),
-        lane_(group_, meeting_, heap_, world.rank, &side_) {}
+  SharedMemory(const World& world, detail::SharedGroup group);
 
   [[nodiscard]] static constexpr std::size_t to_index(int rank) noexcept { return static_cast<std::size_t>(rank); }
-  [[nodiscard]] std::size_t rank_index() const noexcept { return to_index(world_.rank); }
-  [[nodiscard]] std::size_t ranks() const noexcept { return to_index(world_.size); }
-  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+  [[nodiscard]] std::size_t rank_index() const noexcept;
+  [[nodiscard]] std::size_t ranks() const noexcept;
+  [[nodiscard]] detail::Arguments arguments() const noexcept;
 
   [[nodiscard]] std::vector<detail::RankCell*> cells() const;
 
@@ -5787,10 +4653,10 @@ class SharedMemory {
 
   [[nodiscard]] bool are_all_in_place() const noexcept;
 
-  [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept { return lane_.place_of(memory); }
-  [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept { return lane_.at(rank, place); }
+  [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept;
+  [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept;
 
-  [[nodiscard]] std::byte* stage_at(std::size_t turn) const noexcept { return meeting_.own().stages[turn % 2].data(); }
+  [[nodiscard]] std::byte* stage_at(std::size_t turn) const noexcept;
 
   static void copy_bytes(std::byte* to, const ConstBuffer& data, std::size_t begin, std::size_t at_most) noexcept;
 
@@ -5799,34 +4665,12 @@ class SharedMemory {
 
   [[nodiscard]] std::vector<std::byte*> places() const;
 
-  template <class = void>
   static void reduce_for_all(std::vector<std::byte*> data, std::pair<std::size_t, std::size_t> slice, Dtype dtype,
-                             ReduceOp op) {
-    for (std::byte*& one : data) one += slice.first * size_of(dtype);
-    const Sources sources{data.begin(), data.end()};
-    detail::reduce_into(data, sources, slice.second, dtype, op);
-  }
+                             ReduceOp op);
 
   // Every rank reduces its slice of a piece, where a rank's data is or in its stage. While it waits for the others'
   // slices it has shown its next piece in the other stage.
-  template <class = void>
-  void reduce_in_pieces(const Running& running, const Buffer& data, ReduceOp op, bool is_staged) {
-    std::vector<std::uint64_t> shown;
-    for (int rank = 0; rank < world_.size; ++rank) shown.push_back(meeting_.post_of(rank).place);
-    const std::size_t size = data.size_bytes();
-    for (std::size_t begin = 0, turn = 0; begin < size; begin += detail::stage_bytes, ++turn) {
-      const std::size_t length = std::min(detail::stage_bytes, size - begin);
-      std::vector<std::byte*> pieces;
-      for (int rank = 0; rank < world_.size; ++rank) {
-        const std::uint64_t place = shown[to_index(rank)];
-        pieces.push_back(place == 0 ? group_.cell(rank).stages[turn % 2].data() : at(rank, place) + begin);
-      }
-      reduce_for_all(pieces, detail::slice_of(length / size_of(data.dtype), world_), data.dtype, op);
-      if (is_staged) stage(data, turn + 1);
-      meeting_.take_step(running);
-      if (is_staged) std::memcpy(static_cast<std::byte*>(data.data) + begin, pieces[rank_index()], length);
-    }
-  }
+  void reduce_in_pieces(const Running& running, const Buffer& data, ReduceOp op, bool is_staged);
 
   // Lets every rank take what it wants of what the ranks give: take(piece) is called for all pieces in turn.
   template <class Take>
@@ -5881,7 +4725,6 @@ class SharedMemory {
   detail::HostLane side_;
   detail::HostLane lane_;
 };
-static_assert(Backend<SharedMemory>);
 
 }  // namespace railyard::inline v0_1
 
@@ -5893,9 +4736,9 @@ namespace railyard::inline v0_1 {
 /// Says which column is meant: by its name, or faster by its number.
 class ColumnKey {
  public:
-  ColumnKey(std::string_view name) noexcept : name_(name) {}
-  ColumnKey(const std::string& name) noexcept : name_(name) {}
-  ColumnKey(const char* name) noexcept : name_(name) {}
+  ColumnKey(std::string_view name) noexcept;
+  ColumnKey(const std::string& name) noexcept;
+  ColumnKey(const char* name) noexcept;
   template <std::integral Number>
   ColumnKey(Number number) noexcept : number_(static_cast<std::size_t>(number)) {}
 
@@ -5910,11 +4753,11 @@ class ColumnKey {
 /// Shows one sample of a Block, which it must not outlive.
 class Sample {
  public:
-  Sample(const Block& block, std::size_t row) noexcept : block_(&block), row_(row) {}
+  Sample(const Block& block, std::size_t row) noexcept;
 
   /// The sample's number in its source.
-  [[nodiscard]] std::uint64_t id() const noexcept { return block_->ids()[row_]; }
-  [[nodiscard]] const Schema& schema() const noexcept { return block_->schema(); }
+  [[nodiscard]] std::uint64_t id() const noexcept;
+  [[nodiscard]] const Schema& schema() const noexcept;
 
   /// Returns the single number in a column of any dtype. Throws: ConfigError where there are more or fewer.
   [[nodiscard]] double number(ColumnKey key) const;
@@ -5931,9 +4774,7 @@ class Sample {
   [[nodiscard]] std::string_view text(ColumnKey key) const;
 
   /// The bytes in a column, whatever they mean.
-  [[nodiscard]] std::span<const std::byte> bytes(ColumnKey key) const {
-    return (*block_)[key.in(schema())].sample(row_);
-  }
+  [[nodiscard]] std::span<const std::byte> bytes(ColumnKey key) const;
 
  private:
   [[noreturn]] void refuse(std::size_t column, std::string_view as) const;
@@ -5970,12 +4811,12 @@ class SampleWriter {
   }
   /// Sets a column of texts.
   void set(ColumnKey key, std::string_view text);
-  void set(ColumnKey key, const char* text) { set(key, std::string_view{text}); }
-  void set(ColumnKey key, const std::string& text) { set(key, std::string_view{text}); }
+  void set(ColumnKey key, const char* text);
+  void set(ColumnKey key, const std::string& text);
 
  private:
   friend class BlockBuilder;
-  explicit SampleWriter(BlockBuilder& builder) noexcept : builder_(&builder) {}
+  explicit SampleWriter(BlockBuilder& builder) noexcept;
 
   template <class T>
   void fill(ColumnKey key, const T* values, std::size_t count);
@@ -6003,7 +4844,7 @@ class BlockBuilder {
   [[nodiscard]] std::size_t rows() const noexcept { return ids_.size(); }
   /// The bytes of all samples so far.
   [[nodiscard]] std::size_t bytes() const noexcept;
-  [[nodiscard]] const Schema& schema() const noexcept { return *schema_; }
+  [[nodiscard]] const Schema& schema() const noexcept;
 
   /// Makes the Block and begins anew. Throws: ConfigError if the last sample lacks a column.
   [[nodiscard]] Block build();
@@ -6018,26 +4859,23 @@ class BlockBuilder {
   // Finds the columns that samples of another schema have as well.
   void match(const std::shared_ptr<const Schema>& other);
 
-  void put(std::size_t column, std::span<const std::byte> bytes) {
-    std::copy(bytes.begin(), bytes.end(), room_for(column, bytes.size()));
-  }
+  void put(std::size_t column, std::span<const std::byte> bytes);
 
   // Makes room for the value of a column of the sample; a value that was set before gives way.
   std::byte* room_for(std::size_t column, std::size_t size);
 
   std::shared_ptr<const Schema> schema_;
   std::vector<Part> columns_;
-  std::vector<std::uint64_t> ids_{};
+  std::vector<std::uint64_t> ids_;
   SampleWriter writer_;
-  std::shared_ptr<const Schema> completing_{};      // whose samples gave columns last
-  std::vector<std::optional<std::size_t>> same_{};  // which of its columns each of ours is
+  std::shared_ptr<const Schema> completing_;      // whose samples gave columns last
+  std::vector<std::optional<std::size_t>> same_;  // which of its columns each of ours is
 };
 
 /// Takes the samples that a function of flat_map() makes of one, which share its id.
 class SampleList {
  public:
-  SampleList(BlockBuilder& builder, const Block& block, std::size_t row) noexcept
-      : builder_(&builder), block_(&block), row_(row) {}
+  SampleList(BlockBuilder& builder, const Block& block, std::size_t row) noexcept;
 
   /// Begins another sample.
   SampleWriter& add();
@@ -6104,8 +4942,6 @@ void SampleWriter::fill(ColumnKey key, const T* values, std::size_t count) {
   });
 }
 
-
-
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/byte_masks.hpp
@@ -6121,26 +4957,7 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 #if defined(__SSE2__)
-// 16 characters at a time: what every x86-64 processor has keeps up with the memory that the text comes from.
-class Bytes64 {
- public:
-  explicit Bytes64(const char* text) noexcept;
-  [[nodiscard]] std::uint64_t equal_to(char character) const noexcept;
-  [[nodiscard]] bool is_ascii() const noexcept;
-
- private:
-  __m128i parts_[4];
-};
 #else
-class Bytes64 {
- public:
-  explicit Bytes64(const char* text) noexcept : text_(text) {}
-  [[nodiscard]] std::uint64_t equal_to(char character) const noexcept;
-  [[nodiscard]] bool is_ascii() const noexcept;
-
- private:
-  const char* text_;
-};
 #endif
 
 /// Where each of some characters is among 64.
@@ -6150,88 +4967,7 @@ using ByteMarks = std::array<std::uint64_t, Count>;
 #if defined(__x86_64__)
 typedef char Bytes32 __attribute__((vector_size(32)));
 
-template <std::size_t Count>
-[[gnu::target("avx2")]] bool mark_bytes_avx2(const char* text, std::size_t blocks,
-                                             const std::array<char, Count>& wanted, ByteMarks<Count>* marks) noexcept {
-  Bytes32 all{};
-  for (std::size_t block = 0; block < blocks; ++block) {
-    Bytes32 low;
-    Bytes32 high;
-    std::memcpy(&low, text + 64 * block, sizeof low);
-    std::memcpy(&high, text + 64 * block + 32, sizeof high);
-    all |= low | high;
-#pragma GCC unroll 4
-    for (std::size_t at = 0; at < Count; ++at) {
-      const auto first = static_cast<std::uint32_t>(__builtin_ia32_pmovmskb256(Bytes32(low == wanted[at])));
-      const auto second = static_cast<std::uint32_t>(__builtin_ia32_pmovmskb256(Bytes32(high == wanted[at])));
-      marks[block][at] = first | std::uint64_t{second} << 32;
-    }
-  }
-  return __builtin_ia32_pmovmskb256(all) == 0;
-}
-
-template <std::size_t Count>
-[[gnu::target("avx512f,avx512bw")]] bool mark_bytes_avx512(const char* text, std::size_t blocks,
-                                                           const std::array<char, Count>& wanted,
-                                                           ByteMarks<Count>* marks) noexcept {
-  __m512i all = _mm512_setzero_si512();
-  for (std::size_t block = 0; block < blocks; ++block) {
-    const __m512i bytes = _mm512_loadu_si512(text + 64 * block);
-    all = _mm512_or_si512(all, bytes);
-#pragma GCC unroll 4
-    for (std::size_t at = 0; at < Count; ++at) {
-      marks[block][at] = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(wanted[at]));
-    }
-  }
-  return _mm512_movepi8_mask(all) == 0;
-}
 #endif
-
-template <std::size_t Count>
-bool mark_bytes_anywhere(const char* text, std::size_t blocks, const std::array<char, Count>& wanted,
-                         ByteMarks<Count>* marks) noexcept {
-  bool is_ascii = true;
-  for (std::size_t block = 0; block < blocks; ++block) {
-    const Bytes64 bytes{text + 64 * block};
-    for (std::size_t at = 0; at < Count; ++at) marks[block][at] = bytes.equal_to(wanted[at]);
-    is_ascii = is_ascii && bytes.is_ascii();
-  }
-  return is_ascii;
-}
-
-/// Marks the wanted characters in so many blocks of 64. Returns whether all of the text is ASCII.
-template <std::size_t Count>
-bool mark_bytes(const char* text, std::size_t blocks, const std::array<char, Count>& wanted,
-                ByteMarks<Count>* marks) noexcept {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bw")) return mark_bytes_avx512(text, blocks, wanted, marks);
-  if (__builtin_cpu_supports("avx2")) return mark_bytes_avx2(text, blocks, wanted, marks);
-#endif
-  return mark_bytes_anywhere(text, blocks, wanted, marks);
-}
-
-/// How many blocks are best marked at a time: the marks stay in the nearest cache.
-inline constexpr std::size_t blocks_at_once = 64;
-
-/// Returns for each bit how many bits at it and before it are set, modulo 2: of quotes, what lies within them.
-[[nodiscard]] constexpr std::uint64_t parity_before(std::uint64_t bits) noexcept {
-  bits ^= bits << 1;
-  bits ^= bits << 2;
-  bits ^= bits << 4;
-  bits ^= bits << 8;
-  bits ^= bits << 16;
-  bits ^= bits << 32;
-  return bits;
-}
-
-/// Returns how many bits are set. Without the instruction, which not every x86-64 processor has, std::popcount is a
-/// call.
-[[nodiscard]] constexpr unsigned count_bits(std::uint64_t bits) noexcept {
-  bits -= (bits >> 1) & 0x5555555555555555U;
-  bits = (bits & 0x3333333333333333U) + ((bits >> 2) & 0x3333333333333333U);
-  bits = (bits + (bits >> 4)) & 0x0F0F0F0F0F0F0F0FU;
-  return static_cast<unsigned>((bits * 0x0101010101010101U) >> 56);
-}
 
 /// The lowest so many bits, 0 to 64.
 [[nodiscard]] constexpr std::uint64_t lowest_bits(std::size_t count) noexcept {
@@ -6247,90 +4983,14 @@ inline constexpr std::size_t blocks_at_once = 64;
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Are the places of some characters in a text, and which of them end lines. Behind both lists there is room for 64
-/// more.
-struct PlaceLists {
-  std::uint32_t* places = nullptr;
-  std::size_t num_places = 0;
-  std::uint32_t* lines = nullptr;  ///< numbers of places
-  std::size_t num_lines = 0;
-};
-
 /// What the functions below ask of a block: the characters, and those of them that end lines.
 using PlaceMarks = ByteMarks<3>;
 
-// Both for any processor, and for one that counts bits: the same steps, whether there are bits or not, because a branch
-// would be mispredicted.
-struct AnyBits {
-  [[nodiscard]] [[gnu::always_inline]] static std::size_t count(std::uint64_t bits) noexcept {
-    return count_bits(bits);
-  }
-  // Returns which bit is the lowest; any number if there is none. Compilers make a branch of that if they may.
-  [[nodiscard]] [[gnu::always_inline]] static std::uint32_t lowest(std::uint64_t bits) noexcept {
-    return static_cast<std::uint32_t>(std::countr_zero(bits | std::uint64_t{1} << 63));
-  }
-};
-
 #if defined(__x86_64__)
-struct CountedBits {
-  [[nodiscard]] [[gnu::always_inline]] static std::size_t count(std::uint64_t bits) noexcept {
-    return static_cast<std::size_t>(std::popcount(bits));
-  }
-  [[nodiscard]] [[gnu::always_inline]] static std::uint32_t lowest(std::uint64_t bits) noexcept {
-    std::uint64_t place;
-    asm("tzcntq %[bits], %[place]" : [place] "=r"(place) : [bits] "r"(bits) : "cc");
-    return static_cast<std::uint32_t>(place);
-  }
-};
 #endif
 
-// One line end is noted, whether there is one or not, and then those that are left.
-template <class Bits>
-[[gnu::always_inline]] inline void note_lines(std::uint64_t places, std::uint64_t ends, PlaceLists& to) noexcept {
-  do {
-    const std::uint64_t before = (ends & (~ends + 1)) - 1;
-    to.lines[to.num_lines] = static_cast<std::uint32_t>(to.num_places + Bits::count(places & before));
-    to.num_lines += ends != 0;
-    ends &= ends - 1;
-  } while (ends != 0);
-}
-
-// Eight at a time, whether there are so many or not: the next ones overwrite what is too much.
-template <class Bits>
-[[gnu::always_inline]] inline void note_each(std::uint64_t places, std::uint32_t begin, std::uint32_t* to) noexcept {
-  do {
-#pragma GCC unroll 8
-    for (std::size_t at = 0; at < 8; ++at) {
-      to[at] = begin + Bits::lowest(places);
-      places &= places - 1;
-    }
-    to += 8;
-  } while (places != 0);
-}
-
-template <class Bits>
-[[gnu::always_inline]] inline void note_places_by(const PlaceMarks* marks, std::size_t blocks, std::size_t begin,
-                                                  PlaceLists& lists) noexcept {
-  PlaceLists to = lists;
-  for (std::size_t block = 0; block < blocks; ++block, begin += 64) {
-    const std::uint64_t places = marks[block][0] | marks[block][1];
-    note_lines<Bits>(places, marks[block][1], to);
-    note_each<Bits>(places, static_cast<std::uint32_t>(begin), to.places + to.num_places);
-    to.num_places += Bits::count(places);
-  }
-  lists = to;
-}
-
 #if defined(__x86_64__)
-[[gnu::target("bmi,popcnt")]] inline void note_places_bmi(const PlaceMarks* marks, std::size_t blocks,
-                                                          std::size_t begin, PlaceLists& lists) noexcept {
-  note_places_by<CountedBits>(marks, blocks, begin, lists);
-}
 #endif
-
-/// Appends where the characters are that the first two marks of so many blocks of 64 mark. The second are those that
-/// end lines. begin: of the first block.
-void note_places(const PlaceMarks* marks, std::size_t blocks, std::size_t begin, PlaceLists& lists) noexcept;
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -6351,15 +5011,15 @@ class CsvCutter {
   };
 
   /// quote: '\0' for none.
-  CsvCutter(char delimiter, char quote) noexcept : delimiter_(delimiter), quote_(quote) {}
+  CsvCutter(char delimiter, char quote) noexcept;
 
   /// Cuts the text, behind which 64 more characters can be read, into its whole records, blank lines left out. Returns
   /// how many characters they take. is_end: no text follows, and it ends with a line feed; then all of it is taken.
   std::size_t cut(const char* text, std::size_t size, bool is_end);
 
-  [[nodiscard]] std::span<const Record> records() const noexcept { return {records_.get(), num_records_}; }
+  [[nodiscard]] std::span<const Record> records() const noexcept;
 
-  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return begin_of(records()[record].first); }
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept;
   /// Behind the line feed.
   [[nodiscard]] std::size_t end(std::size_t record) const noexcept;
   /// The text of a field, with its quotes; a carriage return before the line feed is no part of it.
@@ -6374,7 +5034,7 @@ class CsvCutter {
   [[nodiscard]] bool is_ascii() const noexcept { return is_ascii_; }
   [[nodiscard]] const char* text() const noexcept { return text_; }
   /// Where the separators are; the first is before the text, at 2^32 - 1.
-  [[nodiscard]] const std::uint32_t* separators() const noexcept { return separators_.get(); }
+  [[nodiscard]] const std::uint32_t* separators() const noexcept;
 
   /// Returns which record has the character, or the first behind it.
   [[nodiscard]] std::size_t record_of(std::size_t position) const noexcept;
@@ -6387,17 +5047,13 @@ class CsvCutter {
     std::uint64_t closing = 0;
   };
 
-  [[nodiscard]] std::size_t begin_of(std::size_t separator) const noexcept {
-    return separators_[separator] + std::uint32_t{1};  // wraps to 0 for the first
-  }
+  [[nodiscard]] std::size_t begin_of(std::size_t separator) const noexcept;
 
   void reserve(std::size_t size);
 
   // Takes the delimiters and line feeds that are within quotes out of the marks, of those and quotes.
   void leave_quoted_out(std::size_t begin, std::size_t blocks, PlaceMarks* marks, QuoteState& state);
-  [[nodiscard]] static std::uint64_t last_bit_of_any(const PlaceMarks& marks) noexcept {
-    return (marks[0] | marks[1] | marks[2]) >> 63;
-  }
+  [[nodiscard]] static std::uint64_t last_bit_of_any(const PlaceMarks& marks) noexcept;
 
   // A quote opens at the beginning of a field or is the second of two, and closes at the end of one or is the first.
   void check_quotes(std::size_t block, std::uint64_t quotes, std::uint64_t quoted, std::uint64_t separators,
@@ -6409,24 +5065,14 @@ class CsvCutter {
   char delimiter_;
   char quote_;
   const char* text_ = nullptr;
-  std::unique_ptr<std::uint32_t[]> separators_{};
-  std::unique_ptr<Record[]> records_{};
+  std::unique_ptr<std::uint32_t[]> separators_;
+  std::unique_ptr<Record[]> records_;
   std::size_t room_ = 0;  // for a text of fewer characters
   std::size_t num_records_ = 0;
-  std::vector<std::uint32_t> misplaced_{};
+  std::vector<std::uint32_t> misplaced_;
   bool is_ascii_ = true;
   bool is_unclosed_ = false;
 };
-
-/// So many bytes more than a copy has are written behind it.
-inline constexpr std::size_t copy_padding = 32;
-
-/// Copies a text, behind which as much can be read. Most are short: whole strides are copied.
-void copy_short(const char* from, std::size_t size, char* to) noexcept;
-
-/// Copies what a field within quotes says, which is no longer than the field. Behind the field 64 more characters can
-/// be read. Returns how many characters that are.
-std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept;
 
 /// Returns what a field says that may be within quotes. Behind the field 64 more characters can be read.
 [[nodiscard]] std::string unquoted(std::string_view field, char quote);
@@ -6443,8 +5089,6 @@ namespace detail {
 
 /// So many bytes behind a text must be readable for the functions of this header that take pointers.
 inline constexpr std::size_t text_padding = 64;
-
-__extension__ typedef unsigned __int128 Wide;
 
 [[nodiscard]] std::uint64_t load_eight(const char* text) noexcept;
 
@@ -6694,10 +5338,11 @@ class ByteStream {
   [[nodiscard]] virtual std::uint64_t skip(std::uint64_t size);
   /// About how many bytes follow, where that is known, as of a file that nobody writes to: no buffer for them need be
   /// larger.
-  [[nodiscard]] virtual std::uint64_t left() const noexcept { return std::numeric_limits<std::uint64_t>::max(); }
+  [[nodiscard]] virtual std::uint64_t left() const noexcept;
 };
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
+/// What says that nothing follows may say so of what has no size, as a pipe, and has 4 KiB.
 [[nodiscard]] std::size_t room_for(const ByteStream& stream, std::size_t most) noexcept;
 
 /// Opens what it is told by path.
@@ -6722,7 +5367,7 @@ class FileBytes final : public ByteStream {
 
   [[nodiscard]] std::uint64_t skip(std::uint64_t size) override;
 
-  [[nodiscard]] std::uint64_t left() const noexcept override { return stamp_.size - std::min(at_, stamp_.size); }
+  [[nodiscard]] std::uint64_t left() const noexcept override;
 
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const;
 
@@ -6733,10 +5378,6 @@ class FileBytes final : public ByteStream {
   std::uint64_t at_;
 };
 
-/// Whether lines of a text end with carriage returns that are not within quotes, and none with a line feed; but for
-/// what it ends with. Of the begin of a longer text, whose first line may simply be long, only where there are many.
-[[nodiscard]] bool has_only_carriage_returns(std::string_view text, bool is_whole) noexcept;
-
 /// Names what a file holds by how it begins (is_whole: that is all of it), where that is no text, and says what to do;
 /// empty where it may be text.
 [[nodiscard]] std::string_view fault_of_beginning(std::string_view text, bool is_whole) noexcept;
@@ -6745,24 +5386,6 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
 
 /// Returns the number of the line, from 1, in which a byte of a stream lies.
 [[nodiscard]] std::uint64_t line_at(ByteStream& stream, std::uint64_t offset);
-
-/// Hands out the compressed bytes of a file piece by piece.
-class CompressedInput {
- public:
-  explicit CompressedInput(const std::string& path)
-      : path_(path), file_(path), piece_(room_for(file_, std::size_t{64} << 10)) {}
-
-  /// Returns the next piece, which is empty at the end.
-  [[nodiscard]] std::string_view next();
-  /// left: bytes of the last piece that were not taken.
-  [[noreturn]] void fail(std::string_view what, std::size_t left) const;
-
- private:
-  std::string path_;
-  FileBytes file_;
-  std::vector<char> piece_;
-  std::uint64_t read_ = 0;
-};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -6780,7 +5403,7 @@ class TextHead {
   TextHead(std::string file, std::unique_ptr<ByteStream> bytes);
 
   /// text_padding characters behind it can be read.
-  [[nodiscard]] const char* text() const noexcept { return buffer_.data() + begin_; }
+  [[nodiscard]] const char* text() const noexcept;
   [[nodiscard]] std::size_t size() const noexcept { return size_ - begin_; }
   /// Whether that is the whole file; then it ends with a line feed.
   [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
@@ -6794,23 +5417,11 @@ class TextHead {
 
   std::string file_;
   std::unique_ptr<ByteStream> bytes_;
-  std::vector<char> buffer_{};
+  std::vector<char> buffer_;
   std::size_t begin_ = 0;
   std::size_t size_ = 0;
   bool is_whole_ = false;
 };
-
-/// Reads on until cut() finds so many records in what is there: least, and enough or 16 MiB of them.
-template <class Cut>
-void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t max_record_bytes, const Cut& cut) {
-  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
-  while (true) {
-    const std::size_t records = cut();
-    const bool is_enough = records >= least && (records >= enough || head.size() >= enough_bytes);
-    if (is_enough || head.is_whole()) return;
-    head.grow(max_record_bytes);
-  }
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -6820,9 +5431,6 @@ void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Returns where the first byte is, at or after `from`, that is no part of UTF-8 text; the size if there is none.
-[[nodiscard]] std::size_t find_invalid_utf8(std::string_view text, std::size_t from = 0) noexcept;
 
 /// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
 [[nodiscard]] std::string shown_text(std::string_view text);
@@ -6858,7 +5466,7 @@ class OnError {
 /// again do not count again.
 class SkipCount {
  public:
-  [[nodiscard]] std::uint64_t count() const noexcept { return count_->load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t count() const noexcept;
   /// Takes note that so many were left out of all that lie before the place where a reader is.
   void raise_to(std::uint64_t count) const noexcept;
 
@@ -6905,37 +5513,6 @@ struct CsvPlan {
   [[nodiscard]] bool is_missing(std::string_view text) const noexcept;
 };
 
-// Finds the type of a column from its fields.
-class CsvTypeGuess {
- public:
-  void add(std::string_view text, const CsvPlan& plan);
-  [[nodiscard]] bool is_text() const noexcept { return is_text_; }
-  [[nodiscard]] Field field(std::string name, Dtype floats) const;
-
- private:
-  bool has_missing_ = false;
-  bool has_number_ = false;
-  bool has_boolean_ = false;
-  bool is_integer_ = true;
-  bool is_number_ = true;
-  bool is_text_ = false;
-};
-
-void check_csv_options(const CsvSourceOptions& options);
-
-// Returns the names in the first record; a column without one is called after its place.
-[[nodiscard]] std::vector<std::string> csv_names(const CsvCutter& cutter, char quote, bool has_names);
-
-std::vector<Field> guess_csv_fields(const CsvPlan& plan, const CsvCutter& cutter);
-
-// Returns what to say where columns are looked for in vain, if another character than the delimiter seems to be it.
-[[nodiscard]] std::string delimiter_hint(const CsvCutter& cutter, char delimiter);
-
-void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields);
-
-[[nodiscard]] std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
-                                                                  const std::string& file, TextHead& head);
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -6953,101 +5530,12 @@ namespace detail {
 /// Whether read_by_fours() can be called.
 [[nodiscard]] bool has_number_fours() noexcept;
 
-// What it takes: four times 16 bytes are handled at once, and of each of them there is a bit in a word.
-inline constexpr std::uint64_t first_of_fours = 0x0001'0001'0001'0001;
-
 // 16 bits each.
 [[nodiscard]] [[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]] inline __m128i fields_of(
     std::uint64_t bits) noexcept {
   return _mm_cvtepu16_epi32(_mm_cvtsi64_si128(static_cast<long long>(bits)));
 }
 
-/// Reads numbers that are a minus or none and digits with a point or without, 15 characters together.
-/// begins, sizes: of their texts. count: at most 64; of the last count % 4 none is read, and nothing is written.
-/// Returns a bit for each number: whether it must be read by other means, and what was written is void.
-[[nodiscard]] [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx2,bmi,bmi2")]] inline std::uint64_t
-read_by_fours(const char* text, const std::uint32_t* begins, const std::uint32_t* sizes, std::size_t count,
-              double* values) noexcept {
-  constexpr std::uint32_t most = 15;
-  // Of the functions that take a mask, as GCC 12 warns about its own code in the others.
-  constexpr __mmask16 all_words = 0xFFFF;
-  constexpr __mmask8 all_longs = 0xFF;
-  const __m512i lanes =
-      _mm512_maskz_broadcast_i32x4(all_words, _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-  const __m512i to_end = _mm512_sub_epi8(lanes, _mm512_set1_epi8(16));
-  // Takes the first, second, third or fourth of four words to all bytes of as many lanes.
-  const __m512i own = _mm512_set_epi64(0x0C0C0C0C0C0C0C0C, 0x0C0C0C0C0C0C0C0C, 0x0808080808080808, 0x0808080808080808,
-                                       0x0404040404040404, 0x0404040404040404, 0, 0);
-  const __m512i evens = _mm512_set_epi64(0, 0, 0, 0, 6, 4, 2, 0);
-  const __m512d low_powers = _mm512_set_pd(1e7, 1e6, 1e5, 1e4, 1e3, 1e2, 1e1, 1e0);
-  const __m512d high_powers = _mm512_set_pd(1e15, 1e14, 1e13, 1e12, 1e11, 1e10, 1e9, 1e8);
-  const __m128i ones = _mm_set1_epi32(1);
-  const auto load = [&](std::size_t at) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(text + begins[at]));
-  };
-  // In two steps, so that a processor has more fours in work at once.
-  alignas(64) std::array<char, 16 * 64> all_digits;
-  std::array<std::uint64_t, 16> all_points;
-  std::array<std::uint64_t, 16> all_minuses;
-  std::array<std::uint64_t, 16> all_wrong;
-  const std::size_t fours_count = count / 4;
-  for (std::size_t four = 0; four < fours_count; ++four) {
-    const std::size_t at = 4 * four;
-    __m512i texts = _mm512_maskz_inserti32x4(all_words, _mm512_castsi128_si512(load(at)), load(at + 1), 1);
-    texts = _mm512_maskz_inserti32x4(all_words, _mm512_maskz_inserti32x4(all_words, texts, load(at + 2), 2),
-                                     load(at + 3), 3);
-    const __m128i size =
-        _mm_min_epu32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sizes + at)), _mm_set1_epi32(most));
-    // Which characters are a number's, and of those points and minuses, and of those that count the first points; a
-    // number without one has it behind its end.
-    const std::uint64_t all =
-        _mm512_cmplt_epu8_mask(lanes, _mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(all_words, size), own));
-    const std::uint64_t points = _mm512_mask_cmpeq_epi8_mask(all, texts, _mm512_set1_epi8('.'));
-    const std::uint64_t minuses = _mm512_mask_cmpeq_epi8_mask(all & first_of_fours, texts, _mm512_set1_epi8('-'));
-    const std::uint64_t ends = points | (all + first_of_fours);
-    const std::uint64_t point = ends & ~(ends - first_of_fours);
-    const __m512i digits = _mm512_maskz_sub_epi8(all & ~(points | minuses), texts, _mm512_set1_epi8('0'));
-    _mm512_store_si512(&all_digits[64 * four], digits);
-    all_points[four] = point;
-    all_minuses[four] = minuses;
-    all_wrong[four] = _mm512_cmpgt_epu8_mask(digits, _mm512_set1_epi8(9)) | (points & ~point);
-  }
-  std::uint64_t unread = 0;
-  for (std::size_t four = 0; four < fours_count; ++four) {
-    const std::size_t at = 4 * four;
-    const __m128i size = _mm_loadu_si128(reinterpret_cast<const __m128i*>(sizes + at));
-    const std::uint64_t point = all_points[four];
-    // Digits before the point move to its place, and then all to the right end.
-    const __m512i apart = _mm512_load_si512(&all_digits[64 * four]);
-    __m512i digits = _mm512_mask_blend_epi8((point << 1) - first_of_fours, apart, _mm512_bslli_epi128(apart, 1));
-    const __m128i whole = _mm_sub_epi32(_mm_set1_epi32(31), _mm_lzcnt_epi32(fields_of(point)));
-    const __m128i end = _mm_sub_epi32(size, _mm_cmpeq_epi32(whole, size));
-    const __m128i negative = fields_of(all_minuses[four]);
-    const __m128i wrong = fields_of(all_wrong[four]);
-    digits = _mm512_shuffle_epi8(
-        digits, _mm512_add_epi8(to_end, _mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(all_words, end), own)));
-    unsigned is_unread = _mm_cmpgt_epu32_mask(_mm_sub_epi32(size, ones), _mm_set1_epi32(most - 1));
-    is_unread |= _mm_cmplt_epu32_mask(end, _mm_add_epi32(negative, _mm_set1_epi32(2)));
-    is_unread |= _mm_test_epi32_mask(wrong, wrong);
-    unread |= std::uint64_t{is_unread} << at;
-    const __m512i twos = _mm512_maddubs_epi16(digits, _mm512_set1_epi16(1 * 256 + 10));
-    const __m512i fours = _mm512_madd_epi16(twos, _mm512_set1_epi32(1 * 65536 + 100));
-    const __m512i eights = _mm512_madd_epi16(_mm512_packus_epi32(fours, fours), _mm512_set1_epi32(1 * 65536 + 10000));
-    const __m512i sums = _mm512_add_epi64(_mm512_maskz_mul_epu32(all_longs, eights, _mm512_set1_epi64(100'000'000)),
-                                          _mm512_maskz_srli_epi64(all_longs, eights, 32));
-    const __m256i value =
-        _mm512_maskz_extracti64x4_epi64(all_longs, _mm512_maskz_permutexvar_epi64(all_longs, evens, sums), 0);
-    const __m128i power = _mm_sub_epi32(_mm_sub_epi32(end, whole), ones);
-    const __m512i places = _mm512_castsi256_si512(_mm256_cvtepu32_epi64(power));
-    const __m256d divisor =
-        _mm512_maskz_extractf64x4_pd(all_longs, _mm512_permutex2var_pd(low_powers, places, high_powers), 0);
-    // Both are exact, so that the one operation rounds once.
-    const __m256d quotient = _mm256_div_pd(_mm256_cvtepi64_pd(value), divisor);
-    const __m256i sign = _mm256_slli_epi64(_mm256_cvtepu32_epi64(negative), 63);
-    _mm256_storeu_pd(values + at, _mm256_or_pd(quotient, _mm256_castsi256_pd(sign)));
-  }
-  return unread | (count < 64 ? ~std::uint64_t{0} << 4 * fours_count : 0);
-}
 #endif
 
 }  // namespace detail
@@ -7066,9 +5554,7 @@ namespace detail {
 
 #if defined(__x86_64__)
 /// Whether parse_by_lanes() can be called.
-[[nodiscard]] inline bool has_number_lanes() noexcept {
-  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("bmi2") != 0;
-}
+[[nodiscard]] bool has_number_lanes() noexcept;
 
 // What moves 16 characters to the right end of 16 lanes: lane j takes character j - 16 + size, and a lane that takes
 // one before the text becomes 0. The lanes are read from the size on.
@@ -7224,16 +5710,16 @@ class RecordFaults {
     records_.push_back(record);
   }
 
-  [[nodiscard]] bool empty() const noexcept { return records_.empty(); }
+  [[nodiscard]] bool empty() const noexcept;
   /// Ascending, each once.
   [[nodiscard]] const std::vector<std::size_t>& records();
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
 
  private:
-  std::vector<std::size_t> records_{};
+  std::vector<std::size_t> records_;
   std::size_t first_ = 0;
-  std::string message_{};
+  std::string message_;
 };
 
 }  // namespace detail
@@ -7248,13 +5734,12 @@ namespace detail {
 /// Parses pieces of CSV text: cut() one, then parse() it. Keeps its memory from piece to piece.
 class CsvParser {
  public:
-  explicit CsvParser(std::shared_ptr<const CsvPlan> plan)
-      : plan_(std::move(plan)), cutter_(plan_->options.delimiter, plan_->options.quote) {}
+  explicit CsvParser(std::shared_ptr<const CsvPlan> plan);
 
-  std::size_t cut(const char* text, std::size_t size, bool is_end) { return cutter_.cut(text, size, is_end); }
-  [[nodiscard]] std::size_t records() const noexcept { return cutter_.records().size(); }
-  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return cutter_.begin(record); }
-  [[nodiscard]] std::size_t end(std::size_t record) const noexcept { return cutter_.end(record); }
+  std::size_t cut(const char* text, std::size_t size, bool is_end);
+  [[nodiscard]] std::size_t records() const noexcept;
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept;
+  [[nodiscard]] std::size_t end(std::size_t record) const noexcept;
 
   /// Returns a column per field of the schema, of the records that are not in faults.
   [[nodiscard]] std::vector<Column> parse(RecordFaults& faults);
@@ -7263,12 +5748,7 @@ class CsvParser {
   // One column of the sound records: what it takes to find a cell's text.
   class Cells {
    public:
-    Cells(const CsvCutter& cutter, const std::vector<std::uint32_t>& firsts, std::size_t column, bool is_last) noexcept
-        : text_(cutter.text()),
-          separators_(cutter.separators() + column),
-          firsts_(firsts.data()),
-          rows_(firsts.size()),
-          is_last_(is_last) {}
+    Cells(const CsvCutter& cutter, const std::vector<std::uint32_t>& firsts, std::size_t column, bool is_last) noexcept;
 
     [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
     [[nodiscard]] const char* text() const noexcept { return text_; }
@@ -7410,8 +5890,8 @@ class CsvParser {
 
   std::shared_ptr<const CsvPlan> plan_;
   CsvCutter cutter_;
-  std::vector<std::uint32_t> firsts_{};  // the separators before the records that are sound
-  std::vector<std::uint32_t> rows_{};    // which records those are
+  std::vector<std::uint32_t> firsts_;  // the separators before the records that are sound
+  std::vector<std::uint32_t> rows_;    // which records those are
 };
 
 }  // namespace detail
@@ -7449,12 +5929,12 @@ namespace detail {
 /// Collects what samples depend on; the order counts.
 class Fingerprint {
  public:
-  void add(std::uint64_t number) noexcept { value_ = mix_bits(value_ ^ mix_bits(number)); }
-  void add(double number) noexcept { add(std::bit_cast<std::uint64_t>(number)); }
-  void add(bool truth) noexcept { add(std::uint64_t{truth ? 1U : 0U}); }
-  void add(char character) noexcept { add(std::uint64_t{static_cast<unsigned char>(character)}); }
-  void add(std::span<const std::byte> bytes) noexcept { add(digest_of(bytes)); }
-  void add(std::string_view text) noexcept { add(std::as_bytes(std::span{text})); }
+  void add(std::uint64_t number) noexcept;
+  void add(double number) noexcept;
+  void add(bool truth) noexcept;
+  void add(char character) noexcept;
+  void add(std::span<const std::byte> bytes) noexcept;
+  void add(std::string_view text) noexcept;
   void add(const std::vector<std::string>& texts) noexcept;
   /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
   /// file systems. Throws: DataError if one is not there.
@@ -7499,15 +5979,13 @@ struct FileIndex {
 
   void add_record(std::uint64_t begin);
 
-  [[nodiscard]] std::uint64_t samples() const noexcept { return records - damaged.size(); }
+  [[nodiscard]] std::uint64_t samples() const noexcept;
   /// Returns which record a sample is.
   [[nodiscard]] std::uint64_t record_of(std::uint64_t sample) const noexcept;
   /// Returns the last place at or before a record.
   [[nodiscard]] std::size_t place_of(std::uint64_t record) const noexcept;
   /// Where the records end that begin at a place.
-  [[nodiscard]] std::uint64_t end_of(std::size_t place) const noexcept {
-    return place + 1 < places.size() ? places[place + 1].offset : end;
-  }
+  [[nodiscard]] std::uint64_t end_of(std::size_t place) const noexcept;
   [[nodiscard]] std::uint64_t damaged_before(std::uint64_t record) const noexcept;
 };
 
@@ -7515,7 +5993,7 @@ struct FileIndex {
 /// 64 more can be read behind each.
 class RecordCounter {
  public:
-  RecordCounter(RecordRules rules, std::uint64_t begin) : rules_(rules), at_(begin), line_(begin) {}
+  RecordCounter(RecordRules rules, std::uint64_t begin);
 
   void add(const char* text, std::size_t size);
 
@@ -7654,45 +6132,15 @@ class RecordChunks {
 
 namespace railyard::inline v0_1 {
 
-namespace detail {
-
-// Gives each text that a text with braces stands for, in their order: "x-{000..146}.tar", "{train,test}.csv". Braces
-// around neither a range nor a list are characters like others.
-class BraceExpansion {
- public:
-  // Throws: ConfigError if there are more than anybody means.
-  [[nodiscard]] static std::vector<std::string> of(const std::string& text);
-
- private:
-  static constexpr std::size_t most = 1'000'000;
-
-  // Where the brace that opens here closes.
-  [[nodiscard]] static std::size_t end_of(const std::string& text, std::size_t open);
-
-  // What stands between braces, whose braces are expanded as well; empty if it is no choice.
-  [[nodiscard]] static std::vector<std::string> choices_of(const std::string& text, std::size_t begin,
-                                                           std::size_t end);
-
-  // The numbers of "7..12" or "007..012", of as many digits as the first has; empty if it is no such range.
-  [[nodiscard]] static std::vector<std::string> range_of(const std::string& text, std::string_view range);
-  [[nodiscard]] static std::optional<std::uint64_t> number_of(std::string_view digits);
-
-  [[nodiscard]] static std::vector<std::string> all_with(const std::string& text,
-                                                         const std::vector<std::string>& before,
-                                                         const std::vector<std::string>& choices);
-};
-
-}  // namespace detail
-
 /// Names files: each is a path, or a pattern with *, ? or [...] for those that match, sorted. Braces stand for several
 /// names in their order: "x-{000..146}.tar", "{train,extra}.csv". Looks at none of them before expand().
 class InputFiles {
  public:
-  InputFiles(std::string path) : paths_{std::move(path)} {}
-  InputFiles(const char* path) : paths_{path} {}
-  InputFiles(const std::filesystem::path& path) : paths_{path.string()} {}
-  InputFiles(std::vector<std::string> paths) : paths_(std::move(paths)) {}
-  InputFiles(std::initializer_list<std::string> paths) : paths_(paths) {}
+  InputFiles(std::string path);
+  InputFiles(const char* path);
+  InputFiles(const std::filesystem::path& path);
+  InputFiles(std::vector<std::string> paths);
+  InputFiles(std::initializer_list<std::string> paths);
 
   /// As messages show them.
   [[nodiscard]] std::string describe() const;
@@ -8228,12 +6676,10 @@ struct CsvFormat {
   using Parser = detail::CsvParser;
   static constexpr const char* name = "CSV";
 
-  [[nodiscard]] static detail::RecordRules rules(const Options& options) { return {.quote = options.quote}; }
+  [[nodiscard]] static detail::RecordRules rules(const Options& options);
   static void identify(const Options& options, detail::Fingerprint& fingerprint);
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
-                                                        detail::TextHead& head) {
-    return detail::make_csv_plan(options, file, head);
-  }
+                                                        detail::TextHead& head);
 
   /// Returns how many characters the header takes, or nothing if more text is needed to say so. Throws: DataError if it
   /// is not that of the first file.
@@ -8244,11 +6690,9 @@ struct CsvFormat {
 /// Reads CSV files, by path, list or pattern, as one source: the numbers of a file's samples follow the former file's.
 /// Example: ry::Dataset digits{ry::CsvSource{"digits-*.csv", {.label = "digit"}}};
 using CsvSource = RecordSource<CsvFormat>;
-static_assert(IndexedSource<CsvSource>);
 
 /// Reads compressed CSV files, one sample after another. Example: ry::CsvStream{ry::gzip("digits.csv.gz"), {}}
 using CsvStream = RecordStream<CsvFormat>;
-static_assert(DatasetSource<CsvStream> && !IndexedSource<CsvStream>);
 
 }  // namespace railyard::inline v0_1
 
@@ -8262,7 +6706,7 @@ namespace railyard::inline v0_1 {
 /// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
 /// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
 /// nothing where they are not known, and fingerprint(), a std::uint64_t that is another when its options are: caches
-/// behind it are made anew then.
+/// behind it are made anew then. By both of them a checkpoint tells two of one type from one that has learned anew.
 template <class P>
 concept Preprocessor = std::copy_constructible<P> &&
     requires(const P& fitted, const Schema& before, const Block& block) {
@@ -8302,14 +6746,10 @@ using TouchedColumns = std::optional<std::vector<std::string>>;
 namespace detail {
 
 /// Returns the columns that options name, which are known only if they are not all but some.
-[[nodiscard]] inline TouchedColumns touched(const std::vector<std::string>& columns) {
-  return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
-}
+[[nodiscard]] TouchedColumns touched(const std::vector<std::string>& columns);
 
 /// Adds a state.
 void identify_state(const State& state, Fingerprint& fingerprint);
-
-[[nodiscard]] std::uint64_t fingerprint_of(const State& state);
 
 /// Adds what a preprocessor is, what it has learned, and its options, if it tells of them.
 template <Preprocessor P>
@@ -8383,29 +6823,32 @@ class AnyPreprocessor {
   requires(!std::same_as<std::remove_cvref_t<P>, AnyPreprocessor> && Preprocessor<std::remove_cvref_t<P>>)
       AnyPreprocessor(P&& preprocessor)
       : held_(std::make_unique<Holder<std::remove_cvref_t<P>>>(std::forward<P>(preprocessor))) {}
-  AnyPreprocessor(const AnyPreprocessor& other) : held_(other.held_->clone()) {}
+  AnyPreprocessor(const AnyPreprocessor& other);
   AnyPreprocessor(AnyPreprocessor&&) noexcept = default;
   AnyPreprocessor& operator=(const AnyPreprocessor& other);
   AnyPreprocessor& operator=(AnyPreprocessor&&) noexcept = default;
   ~AnyPreprocessor() = default;
 
   /// How often it must see the samples to learn.
-  [[nodiscard]] std::size_t passes() const { return held_->passes(); }
-  void begin(const Schema& schema) { held_->begin(schema); }
-  void add(const Block& block) { held_->add(block); }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return held_->statistics(); }
-  void merge(std::span<const std::byte> bytes) { held_->merge(bytes); }
-  void finish() { held_->finish(); }
+  [[nodiscard]] std::size_t passes() const;
+  void begin(const Schema& schema);
+  void add(const Block& block);
+  [[nodiscard]] std::vector<std::byte> statistics() const;
+  void merge(std::span<const std::byte> bytes);
+  void finish();
   /// The columns that it looks at or changes.
-  [[nodiscard]] TouchedColumns touches() const { return held_->touches(); }
-  [[nodiscard]] Schema schema(const Schema& before) const { return held_->schema(before); }
-  [[nodiscard]] Block transform(const Block& block) const { return held_->transform(block); }
-  [[nodiscard]] State state() const { return held_->state(); }
-  void load_state(const State& state) { held_->load_state(state); }
+  [[nodiscard]] TouchedColumns touches() const;
+  [[nodiscard]] Schema schema(const Schema& before) const;
+  [[nodiscard]] Block transform(const Block& block) const;
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
   /// Another when the one inside is, or its options or what it has learned are.
-  [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
-  /// Another when the one inside is of another type, or looks at other columns; not when it has learned something else.
-  [[nodiscard]] std::uint64_t kind() const { return held_->kind(); }
+  [[nodiscard]] std::uint64_t fingerprint() const;
+  /// Another when the one inside is of another type, looks at other columns or has other options of which it tells; not
+  /// when it has learned something else.
+  [[nodiscard]] std::uint64_t kind() const;
+  /// The types inside of which nothing but the type tells one from another.
+  [[nodiscard]] std::vector<std::string> types_alike() const;
 
  private:
   struct Held {
@@ -8427,11 +6870,15 @@ class AnyPreprocessor {
     virtual void load_state(const State& state) = 0;
     [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
     [[nodiscard]] virtual std::uint64_t kind() const = 0;
+    [[nodiscard]] virtual std::vector<std::string> types_alike() const = 0;
   };
 
   template <class P>
   struct Holder final : Held {
     static constexpr bool learns = LearningPreprocessor<P>;
+    static constexpr bool tells_options = requires(const P& fitted) {
+      { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
+    };
 
     template <class Given>
     explicit Holder(Given&& given) : preprocessor(std::forward<Given>(given)) {}
@@ -8479,8 +6926,19 @@ class AnyPreprocessor {
                       { preprocessor.kind() } -> std::convertible_to<std::uint64_t>;
                     }) {
         fingerprint.add(std::uint64_t{preprocessor.kind()});
+      } else if constexpr (tells_options) {
+        fingerprint.add(std::uint64_t{preprocessor.fingerprint()});
       }
       return fingerprint.value();
+    }
+    [[nodiscard]] std::vector<std::string> types_alike() const override {
+      if constexpr (requires { preprocessor.types_alike(); }) {
+        return preprocessor.types_alike();
+      } else if constexpr (tells_options || requires { preprocessor.touches(); }) {
+        return {};
+      } else {
+        return {detail::demangled(typeid(P))};
+      }
     }
 
     P preprocessor;
@@ -8488,7 +6946,6 @@ class AnyPreprocessor {
 
   std::unique_ptr<Held> held_;
 };
-static_assert(LearningPreprocessor<AnyPreprocessor>);
 
 }  // namespace railyard::inline v0_1
 
@@ -8512,15 +6969,8 @@ void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte*
 // Does what Column::take() does, faster for small samples of one size, whose copies the compiler makes single moves.
 [[nodiscard]] Column take(const Column& column, std::span<const std::size_t> rows);
 
-[[nodiscard]] bool is_contiguous(std::span<const std::size_t> rows) noexcept;
-
 // Takes the rows of a block in that order; shares its memory where they follow each other.
 [[nodiscard]] Block take(const Block& block, std::span<const std::size_t> rows);
-
-[[nodiscard]] Column join_columns(std::span<const Block> blocks, std::size_t column);
-
-// Copies blocks of one schema into one, sample after sample; there is at least one.
-[[nodiscard]] Block join_copies(std::span<const Block> blocks);
 
 // Does the same, but gives a block back as it is if it alone has samples.
 [[nodiscard]] Block join(std::span<const Block> blocks);
@@ -8531,20 +6981,11 @@ struct RowOfPart {
   std::size_t row = 0;
 };
 
-[[nodiscard]] Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
-                                          std::size_t column);
-
-[[nodiscard]] Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
-                                         std::size_t column);
-
 // Takes samples from several blocks of one schema, of which there is at least one, in the order given.
 [[nodiscard]] Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows);
 
 // Returns a block of no samples.
 [[nodiscard]] Block no_samples(const std::shared_ptr<const Schema>& schema);
-
-// Returns the block with ids that count from elsewhere.
-[[nodiscard]] Block with_ids_from(const Block& block, std::uint64_t first);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -8560,25 +7001,6 @@ namespace railyard::inline v0_1 {
 class AnyPreprocessor;
 
 namespace detail {
-
-/// Of files that are larger together, and of columns in memory that are, only parts are looked at.
-inline constexpr std::size_t most_stock_bytes = std::size_t{4} << 20;
-
-/// Calls look(begin, size) with parts of so many bytes, together `most` at most and spread evenly from the first byte
-/// to the last one. Returns whether they are all.
-template <class Look>
-bool look_at_parts(std::uint64_t size, std::uint64_t most, const Look& look) {
-  constexpr std::uint64_t parts = 64;
-  if (size <= most) {
-    look(std::uint64_t{0}, size);
-    return true;
-  }
-  const std::uint64_t each = std::max<std::uint64_t>(most / parts, 1);
-  const std::uint64_t stride = (size - each) / (parts - 1);
-  for (std::uint64_t part = 0; part + 1 < parts; ++part) look(stride * part, each);
-  look(size - each, each);
-  return false;
-}
 
 /// Collects it, in the order in which the nodes of a dataset stand.
 class DataStock {
@@ -8600,23 +7022,17 @@ class DataStock {
   /// Takes what a source depends on besides: others may give the same samples.
   void add_settings(std::uint64_t settings) noexcept;
   /// Takes what changes the samples by what it has learned; that it does is to be told of to making() as well.
-  void add_preprocessor(std::shared_ptr<const AnyPreprocessor> preprocessor) {
-    preprocessors_.push_back(std::move(preprocessor));
-  }
-  void add_files(std::vector<std::string> paths) { files_.push_back(std::move(paths)); }
+  void add_preprocessor(std::shared_ptr<const AnyPreprocessor> preprocessor);
+  void add_files(std::vector<std::string> paths);
   /// what: its name and shape.
-  void add_memory(std::string_view what, std::uint64_t digest) { memory_.push_back({std::string{what}, digest, {}}); }
-  void add_memory(std::string_view what, Column column) {
-    memory_.push_back({std::string{what}, std::nullopt, std::move(column)});
-  }
+  void add_memory(std::string_view what, std::uint64_t digest);
+  void add_memory(std::string_view what, Column column);
 
   /// Returns what was added, in the order in which samples come by it.
-  [[nodiscard]] const std::vector<std::shared_ptr<const AnyPreprocessor>>& preprocessors() const noexcept {
-    return preprocessors_;
-  }
+  [[nodiscard]] const std::vector<std::shared_ptr<const AnyPreprocessor>>& preprocessors() const noexcept;
 
   /// Returns a number of the operations that decide which samples there are, and their order, and of how many sources.
-  [[nodiscard]] std::uint64_t order() const noexcept { return order_.value(); }
+  [[nodiscard]] std::uint64_t order() const noexcept;
 
   /// Returns a number that is another when samples are: of files, 64 of a source are looked at for size and time. Cost:
   /// reads what is in memory. Throws: DataError if a file is not there.
@@ -8656,37 +7072,13 @@ class DataStock {
   Fingerprint making_{};
   Fingerprint order_{};     // of sources and operations
   Fingerprint settings_{};  // of sources
-  std::string operations_{};
+  std::string operations_;
   std::size_t num_operations_ = 0;
   std::size_t num_sources_ = 0;
-  std::vector<std::vector<std::string>> files_{};  // by source
-  std::vector<Memory> memory_{};
-  std::vector<std::shared_ptr<const AnyPreprocessor>> preprocessors_{};
+  std::vector<std::vector<std::string>> files_;  // by source
+  std::vector<Memory> memory_;
+  std::vector<std::shared_ptr<const AnyPreprocessor>> preprocessors_;
 };
-
-/// Is what two stocks tell of each other.
-struct StockDifference {
-  std::string text{};         ///< one sentence; empty if there is none
-  bool is_certain = false;    ///< otherwise the samples may still be the same
-  bool moves_places = false;  ///< other samples stand at the places, for it is of operations
-};
-
-// Takes what comes before a character off a text, and the character.
-std::string_view cut_before(char end, std::string_view& rest) noexcept;
-
-// Returns the lines of files and memory, which stocks of every version have.
-[[nodiscard]] std::string contents_of_stock(std::string_view stock);
-
-// Of stocks whose lines of operations follow.
-[[nodiscard]] StockDifference difference_of_operations(std::string_view then, std::string_view now);
-
-// Of lines of one kind, which is cut off; nothing if it cannot be told that the samples are others.
-[[nodiscard]] StockDifference difference_of_lines(std::string_view kind, std::string_view then,
-                                                         std::string_view now);
-
-/// Returns the first difference that is certain, or else the first one. Of a stock of another version, files and memory
-/// alone are compared.
-[[nodiscard]] StockDifference difference_of_stocks(std::string_view then, std::string_view now);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -8700,15 +7092,15 @@ namespace detail {
 // Is the memory that one reader's blocks may take together. Outlives its shares.
 class MemoryBudget {
  public:
-  explicit MemoryBudget(std::size_t bound) noexcept : bound_(bound) {}
+  explicit MemoryBudget(std::size_t bound) noexcept;
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   [[nodiscard]] std::size_t bound() const noexcept { return bound_; }
-  [[nodiscard]] std::size_t used() const noexcept { return used_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t used() const noexcept;
   // Whether that much may be read ahead. A quarter is kept for what has to be read for anything to go on.
-  [[nodiscard]] bool has_room(std::size_t bytes) const noexcept { return used() + bytes <= most_ahead(); }
-  [[nodiscard]] std::size_t most_ahead() const noexcept { return bound_ - bound_ / 4; }
+  [[nodiscard]] bool has_room(std::size_t bytes) const noexcept;
+  [[nodiscard]] std::size_t most_ahead() const noexcept;
 
  private:
   friend class MemoryShare;
@@ -8721,11 +7113,10 @@ class MemoryBudget {
 class MemoryShare {
  public:
   MemoryShare() = default;
-  MemoryShare(MemoryBudget& budget, std::size_t bytes) noexcept : budget_(&budget) { resize(bytes); }
-  MemoryShare(MemoryShare&& other) noexcept
-      : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  MemoryShare(MemoryBudget& budget, std::size_t bytes) noexcept;
+  MemoryShare(MemoryShare&& other) noexcept;
   MemoryShare& operator=(MemoryShare&& other) noexcept;
-  ~MemoryShare() { resize(0); }
+  ~MemoryShare();
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   void resize(std::size_t bytes) noexcept;
@@ -8764,10 +7155,10 @@ class WaitWatch {
     friend class WaitWatch;
 
     mutable std::mutex mutex_{};
-    std::function<std::string(WaitFor)> why_over_{};
-    std::function<void(const std::string&)> say_{};
-    std::shared_ptr<const Shared> beyond_{};
-    mutable std::string noted_{};
+    std::function<std::string(WaitFor)> why_over_;
+    std::function<void(const std::string&)> say_;
+    std::shared_ptr<const Shared> beyond_;
+    mutable std::string noted_;
   };
 
   /// why_over: returns why nobody wants them any more, or an empty text. say: tells the user of a long one; empty
@@ -8784,7 +7175,7 @@ class WaitWatch {
   /// That of the calling thread; nullptr if it has none.
   [[nodiscard]] static std::shared_ptr<const Shared>& of_thread() noexcept;
   /// Tells whoever has started the program.
-  static void say_aloud(const std::string& text) noexcept { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
+  static void say_aloud(const std::string& text) noexcept;
 
  private:
   std::shared_ptr<Shared> shared_;
@@ -8793,10 +7184,10 @@ class WaitWatch {
 /// Gives a watch to the waits of the calling thread.
 class WatchedThread {
  public:
-  explicit WatchedThread(const WaitWatch& watch) : before_(std::exchange(WaitWatch::of_thread(), watch.shared())) {}
+  explicit WatchedThread(const WaitWatch& watch);
   WatchedThread(const WatchedThread&) = delete;
   WatchedThread& operator=(const WatchedThread&) = delete;
-  ~WatchedThread() { WaitWatch::of_thread() = std::move(before_); }
+  ~WatchedThread();
 
  private:
   std::shared_ptr<const WaitWatch::Shared> before_;
@@ -8807,13 +7198,10 @@ class LongWait {
  public:
   /// first_word: after which time it says what it waits for; then each time after three times as long.
   explicit LongWait(std::chrono::nanoseconds first_word = std::chrono::seconds{10},
-                    WaitFor whom = WaitFor::another_program)
-      : whom_(whom), watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
+                    WaitFor whom = WaitFor::another_program);
   LongWait(const LongWait&) = delete;
   LongWait& operator=(const LongWait&) = delete;
-  ~LongWait() {
-    if (has_noted_) watch_->note({});
-  }
+  ~LongWait();
 
   /// what: returns who or what keeps it waiting, as a sentence. Throws: Error if nobody wants it any more.
   template <class What>
@@ -8852,14 +7240,10 @@ class LongWait {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Tells the scheduler that the calling thread does what has time: when it is woken, it waits for a core instead of
-// taking the one of who has woken it, which may be the training loop. A policy that somebody has set stays.
-void have_time() noexcept;
-
 // Is the computation of one block. It depends on no other, so whoever waits for one may do any of them meanwhile.
 class Task {
  public:
-  explicit Task(std::function<Block()> compute) : compute_(std::move(compute)) {}
+  explicit Task(std::function<Block()> compute);
 
  private:
   friend class TaskPool;
@@ -8876,12 +7260,12 @@ class TaskPool {
   explicit TaskPool(std::size_t num_helpers);
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
-  ~TaskPool() { stop(); }
+  ~TaskPool();
 
   [[nodiscard]] std::size_t num_helpers() const noexcept { return helpers_.size(); }
   // Says that nobody wants what streams have yet to give, so that those which look for samples in vain end.
-  void end_streams() noexcept { has_ended_.store(true, std::memory_order_release); }
-  [[nodiscard]] bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
+  void end_streams() noexcept;
+  [[nodiscard]] bool has_ended() const noexcept;
 
   // What waits of its helpers, and of whoever reads with them, look at.
   [[nodiscard]] const WaitWatch& watch() const noexcept { return watch_; }
@@ -8905,11 +7289,11 @@ class TaskPool {
   std::mutex mutex_{};
   std::condition_variable changed_{};
   std::condition_variable done_{};
-  std::deque<std::shared_ptr<Task>> queue_{};
+  std::deque<std::shared_ptr<Task>> queue_;
   bool is_stopping_ = false;
   std::atomic<bool> has_ended_{false};
   WaitWatch watch_;
-  std::vector<std::thread> helpers_{};
+  std::vector<std::thread> helpers_;
 };
 
 }  // namespace detail
@@ -8927,36 +7311,6 @@ namespace detail {
   return mix_bits(mix_bits(seed) ^ mix_bits(~use));
 }
 
-// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
-// second between standard libraries, and an order must be the same wherever a run goes on.
-class Draws {
- public:
-  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
-
-  // Draws a number below limit, each with equal probability.
-  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
-    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
-    std::uint64_t draw = next();
-    while (draw < excess) draw = next();
-    return draw % limit;
-  }
-
- private:
-  constexpr std::uint64_t next() noexcept {
-    const std::uint64_t drawn = mix_bits(state_);
-    state_ += 0x9E3779B97F4A7C15U;
-    return drawn;
-  }
-
-  std::uint64_t state_;
-};
-
-// Returns 0 to count - 1 in order.
-[[nodiscard]] std::vector<std::size_t> ordered_indices(std::size_t count);
-
-// Returns 0 to count - 1 in an order that is a function of count and seed only.
-[[nodiscard]] std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed);
-
 // A half-open range of positions.
 struct Range {
   std::size_t begin = 0;
@@ -8965,14 +7319,6 @@ struct Range {
   [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
   friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
 };
-
-// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
-[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
-  const std::size_t smaller = whole.size() / parts;
-  const std::size_t larger_ones = whole.size() % parts;
-  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
-  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
-}
 
 }  // namespace detail
 
@@ -9011,22 +7357,20 @@ class SampleRandom {
  public:
   using result_type = std::uint64_t;
 
-  explicit SampleRandom(std::uint64_t seed) noexcept : state_(seed) {}
+  explicit SampleRandom(std::uint64_t seed) noexcept;
 
   [[nodiscard]] static constexpr result_type min() noexcept { return 0; }
   [[nodiscard]] static constexpr result_type max() noexcept { return std::numeric_limits<result_type>::max(); }
-  [[nodiscard]] result_type operator()() noexcept { return detail::mix_bits(state_++); }
+  [[nodiscard]] result_type operator()() noexcept;
 
   /// Draws a whole number below limit, which is above 0, each equally often.
-  [[nodiscard]] std::uint64_t below(std::uint64_t limit) noexcept { return detail::Draws{(*this)()}.below(limit); }
+  [[nodiscard]] std::uint64_t below(std::uint64_t limit) noexcept;
   /// Draws a number from [from, to), evenly.
-  [[nodiscard]] double uniform(double from = 0, double to = 1) noexcept {
-    return from + (to - from) * static_cast<double>((*this)() >> 11U) * 0x1p-53;
-  }
+  [[nodiscard]] double uniform(double from = 0, double to = 1) noexcept;
   /// Draws a number of the normal distribution.
   [[nodiscard]] double normal(double mean = 0, double deviation = 1) noexcept;
   /// Is true in so many of all cases.
-  [[nodiscard]] bool chance(double probability) noexcept { return uniform() < probability; }
+  [[nodiscard]] bool chance(double probability) noexcept;
 
  private:
   std::uint64_t state_;
@@ -9049,15 +7393,13 @@ class PlaceCursor {
  public:
   // The begin, whatever the nodes are.
   PlaceCursor() = default;
-  explicit PlaceCursor(Place place) : place_(std::move(place)), is_begin_(place_.empty()) {}
+  explicit PlaceCursor(Place place);
 
   [[nodiscard]] std::uint64_t next();
   // The numbers that have been given since another one was the next.
   [[nodiscard]] std::size_t at() const noexcept { return at_; }
   [[nodiscard]] Place since(std::size_t at) const;
-  void check_all_taken() const {
-    if (at_ != place_.size()) refuse();
-  }
+  void check_all_taken() const;
 
  private:
   [[noreturn]] static void refuse();
@@ -9091,9 +7433,11 @@ struct Scope {
   EpochKey key{};
   TaskPool* pool = nullptr;
   MemoryBudget* budget = nullptr;
+  // How many samples of batches are held at once beside what streams hold; 0 where there are no batches.
+  std::size_t batch_rows = 0;
 
   // How large blocks should be: small beside the bound, for each operation and thread has some.
-  [[nodiscard]] std::size_t block_bytes() const noexcept { return std::max<std::size_t>(budget->bound() / 32, 1); }
+  [[nodiscard]] std::size_t block_bytes() const noexcept;
 };
 
 // Says whether samples come to an end. That of datasets together is the greatest of theirs.
@@ -9106,7 +7450,7 @@ using SkipCounts = std::map<const DataNode*, std::uint64_t>;
 // Is a dataset as its operations see it. Never changes; used by many threads at once.
 class DataNode : public std::enable_shared_from_this<DataNode> {
  public:
-  explicit DataNode(std::shared_ptr<const Schema> schema) : schema_(std::move(schema)) {}
+  explicit DataNode(std::shared_ptr<const Schema> schema);
   DataNode(const DataNode&) = delete;
   DataNode& operator=(const DataNode&) = delete;
   virtual ~DataNode() = default;
@@ -9123,7 +7467,7 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   // Is it another order or selection in each epoch?
   [[nodiscard]] virtual bool is_reordered() const { return false; }
   // Ids are below that, where this is known.
-  [[nodiscard]] virtual std::uint64_t id_span() const { return count().value_or(unknown_span); }
+  [[nodiscard]] virtual std::uint64_t id_span() const;
   // How many operations it consists of: tells the random numbers of one from those of another.
   [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
 
@@ -9134,9 +7478,7 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   virtual void take_stock(DataStock& stock) const = 0;
 
   // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed(): others have none.
-  [[nodiscard]] virtual Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const {
-    throw Error{compose("{} was read out of order", describe())};
-  }
+  [[nodiscard]] virtual Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const;
   // All samples of an epoch from a place on.
   [[nodiscard]] virtual std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const = 0;
 
@@ -9153,7 +7495,7 @@ using NodePtr = std::shared_ptr<const DataNode>;
 // sample, for nobody knows how large they are.
 class RowGauge {
  public:
-  explicit RowGauge(std::size_t block_bytes) noexcept : block_bytes_(block_bytes) {}
+  explicit RowGauge(std::size_t block_bytes) noexcept;
 
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
   void saw(std::size_t rows, std::size_t bytes) noexcept;
@@ -9188,11 +7530,8 @@ class OrderedStage final : public ChunkStream {
  public:
   // plan() gives the next piece of work, or nothing at the end; called by the thread that calls next().
   // keeps_empty: blocks of no samples are given too, one for each piece of work.
-  OrderedStage(const Scope& scope, std::function<std::optional<Work>()> plan, bool keeps_empty = false)
-      : scope_(scope), plan_(std::move(plan)), keeps_empty_(keeps_empty) {}
-  ~OrderedStage() override {
-    for (const Pending& pending : pending_) scope_.pool->cancel(pending.task);
-  }
+  OrderedStage(const Scope& scope, std::function<std::optional<Work>()> plan, bool keeps_empty = false);
+  ~OrderedStage() override;
 
   [[nodiscard]] Chunk next() override;
 
@@ -9213,7 +7552,7 @@ class OrderedStage final : public ChunkStream {
   bool keeps_empty_;
   bool is_planned_ = false;
   std::size_t largest_ = 0;  // block that came out
-  std::deque<Pending> pending_{};
+  std::deque<Pending> pending_;
 };
 
 }  // namespace detail
@@ -9255,15 +7594,11 @@ class SampleFunctionSource {
   using Function = std::function<void(std::uint64_t id, SampleWriter& out)>;
 
   /// function is called on several threads at once.
-  SampleFunctionSource(Schema schema, std::uint64_t count, Function function, std::string name = "function")
-      : schema_(std::make_shared<const Schema>(std::move(schema))),
-        count_(count),
-        function_(std::make_shared<const Function>(std::move(function))),
-        name_(std::move(name)) {}
+  SampleFunctionSource(Schema schema, std::uint64_t count, Function function, std::string name = "function");
 
-  [[nodiscard]] Schema schema() const { return *schema_; }
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return count_; }
-  [[nodiscard]] std::string describe() const { return name_; }
+  [[nodiscard]] Schema schema() const;
+  [[nodiscard]] std::optional<std::uint64_t> count() const;
+  [[nodiscard]] std::string describe() const;
   /// Another when the number of samples is; whether the function is another nobody sees.
   [[nodiscard]] std::uint64_t fingerprint() const { return count_; }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
@@ -9279,21 +7614,16 @@ class SampleFunctionSource {
   std::shared_ptr<const Function> function_;
   std::string name_;
 };
-static_assert(IndexedSource<SampleFunctionSource>);
 
 class SampleFunctionSource::Reader final : public BlockReader {
  public:
-  Reader(const SampleFunctionSource& source, std::uint64_t at) : source_(source), at_(at) {}
+  Reader(const SampleFunctionSource& source, std::uint64_t at);
   [[nodiscard]] Block next(std::size_t most_rows) override;
 
  private:
   SampleFunctionSource source_;
   std::uint64_t at_;
 };
-
-inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t from) const {
-  return std::make_unique<Reader>(*this, from);
-}
 
 /// Gives samples that a user's generator makes, one after another, until it returns false. To go on in the middle, all
 /// samples before are made again.
@@ -9303,22 +7633,17 @@ class GeneratorSource {
   using EndlessGenerator = std::function<void(SampleWriter& out)>;
 
   /// begin: makes a generator that is at its first sample; each must give the same samples.
-  GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator")
-      : schema_(std::make_shared<const Schema>(std::move(schema))),
-        begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
-        name_(std::move(name)) {}
+  GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator");
   /// begin: the same for generators that never end.
   [[nodiscard]] static GeneratorSource endless(Schema schema, std::function<EndlessGenerator()> begin,
                                                std::string name = "generator");
 
-  [[nodiscard]] Schema schema() const { return *schema_; }
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
+  [[nodiscard]] Schema schema() const;
+  [[nodiscard]] std::optional<std::uint64_t> count() const;
   /// Whether its generators never end.
   [[nodiscard]] bool is_endless() const noexcept { return is_endless_; }
-  [[nodiscard]] std::string describe() const { return name_; }
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
-    return std::make_unique<Reader>(*this, from);
-  }
+  [[nodiscard]] std::string describe() const;
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
 
  private:
   class Reader final : public BlockReader {
@@ -9341,7 +7666,6 @@ class GeneratorSource {
   std::string name_;
   bool is_endless_ = false;
 };
-static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>);
 
 }  // namespace railyard::inline v0_1
 
@@ -9350,8 +7674,6 @@ static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>)
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-[[nodiscard]] std::vector<std::uint64_t> places_between(std::uint64_t begin, std::uint64_t end);
 
 // Reads an indexed node from a place to its end, on all threads. Its place is one number.
 [[nodiscard]] std::unique_ptr<ChunkStream> open_indexed(const NodePtr& node, const Scope& scope,
@@ -9376,13 +7698,7 @@ std::invoke_result_t<Call> call_source(Call&& call, Describe&& describe, Text&& 
 class SourceStream final : public ChunkStream {
  public:
   SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from,
-               bool is_of_files)
-      : reader_(std::move(reader)),
-        node_(std::move(node)),
-        scope_(scope),
-        gauge_(scope.block_bytes()),
-        at_(from),
-        is_of_files_(is_of_files) {}
+               bool is_of_files);
 
   [[nodiscard]] Chunk next() override;
 
@@ -9504,29 +7820,24 @@ class BlockOpNode final : public DataNode {
     std::shared_ptr<const AnyPreprocessor> preprocessor = {};  // that does it
   };
 
-  BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation)
-      : DataNode(std::move(schema)), upstream_(std::move(upstream)), operation_(std::move(operation)) {}
+  BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation);
 
   [[nodiscard]] const NodePtr& upstream() const noexcept { return upstream_; }
   [[nodiscard]] bool keeps_count() const noexcept { return operation_.keeps_count; }
-  [[nodiscard]] Block apply(const Block& block, const EpochKey& key) const { return operation_.apply(block, key); }
+  [[nodiscard]] Block apply(const Block& block, const EpochKey& key) const;
 
-  [[nodiscard]] std::optional<std::uint64_t> count() const override {
-    return keeps_count() ? upstream_->count() : std::nullopt;
-  }
-  [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_.name; }
-  [[nodiscard]] bool is_indexed() const override { return keeps_count() && upstream_->is_indexed(); }
-  [[nodiscard]] Ending ending() const override { return upstream_->ending(); }
-  [[nodiscard]] bool costs_a_copy() const override { return operation_.only_chooses && upstream_->costs_a_copy(); }
-  [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
-  [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
-  [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const override;
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] bool is_indexed() const override;
+  [[nodiscard]] Ending ending() const override;
+  [[nodiscard]] bool costs_a_copy() const override;
+  [[nodiscard]] bool is_reordered() const override;
+  [[nodiscard]] std::uint64_t id_span() const override;
+  [[nodiscard]] std::uint64_t depth() const override;
 
-  void count_skipped(SkipCounts& counts) const override { upstream_->count_skipped(counts); }
+  void count_skipped(SkipCounts& counts) const override;
   void take_stock(DataStock& stock) const override;
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
-    return apply(upstream_->read(places, key), key);
-  }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override;
   // Said to be inline here already: else each file that includes this one compiles all of it for the table of virtual
   // functions, used or not.
   [[nodiscard]] inline std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override;
@@ -9551,132 +7862,14 @@ struct OperationChain {
   [[nodiscard]] Block apply(Block block, const EpochKey& key) const;
 };
 
-
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/row_reader.hpp
 // Takes any number of samples at a time from a stream, and knows to the sample where it stands. Data room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-class RowReader {
- public:
-  // A stream goes on only at the begin of one of its blocks; the samples of that block which were taken already are
-  // read again and skipped.
-  RowReader(const NodePtr& node, const Scope& scope, PlaceCursor& from);
-
-  // Where a reader begins that gives what this one gives next.
-  void append_place(Place& place) const;
-
-  // Takes the next samples, at most so many and at least one, as they lie in the stream's blocks; none at the end.
-  [[nodiscard]] Block some(std::size_t most);
-
-  // How many samples some() can give at once: none only at the end.
-  [[nodiscard]] std::size_t available() { return advance() ? chunk_.block.rows() - used_ : 0; }
-
-  // Takes so many samples, fewer only at the end, as they lie in the stream's blocks. share: gets what they take, at
-  // once, so that the stream reads less far ahead while more of them are taken.
-  [[nodiscard]] std::vector<Block> take_parts(std::size_t count, MemoryShare& share);
-  // Takes so many samples, fewer only at the end.
-  [[nodiscard]] Block take(std::size_t count);
-
-  // Goes past samples, as many of them as there are.
-  void skip(std::uint64_t count);
-
- private:
-  // Goes on to a block that has samples left. False at the end.
-  [[nodiscard]] bool advance();
-
-  NodePtr node_;
-  Scope scope_;
-  std::unique_ptr<ChunkStream> stream_{};
-  Chunk chunk_{};
-  std::size_t used_;  // of the chunk's samples, or more, where some are yet to be skipped
-  bool is_over_ = false;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/held_window.hpp
 // Holds windows of a stream in memory, to give their samples in another order. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-class HeldWindow {
- public:
-  // name: of the operation, for messages.
-  HeldWindow(const Scope& scope, std::string name) : scope_(scope), name_(std::move(name)) {}
-
-  // Holds the next samples of the stream instead of what it held, at most so many: fewer only at its end.
-  void load(RowReader& rows, std::size_t most);
-
-  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
-
-  // Gives the next samples of an order of the window, as many as a block should have.
-  [[nodiscard]] Chunk give(std::span<const std::size_t> order, Place place) const;
-
-  // The bytes of each sample in one column.
-  [[nodiscard]] std::vector<std::size_t> sizes(std::size_t column) const;
-
- private:
-  void hold(Block part);
-
-  [[nodiscard]] RowOfPart find(std::size_t row) const;
-
-  Scope scope_;
-  std::string name_;
-  std::vector<Block> parts_{};
-  std::vector<std::size_t> starts_{};  // of the parts in the window
-  std::vector<MemoryShare> shares_{};
-  std::size_t rows_ = 0;
-  std::size_t bytes_ = 0;
-};
-
-// Goes through a stream window by window, and gives the samples of each in an order of its own. Its place: the number
-// of the window, how many samples of it have been given, what the kind of window adds, and where the window begins.
-class WindowStream : public ChunkStream {
- public:
-  [[nodiscard]] Chunk next() final;
-
- protected:
-  // name: of the operation, for messages. num_added: how many numbers of a place the kind of window adds.
-  WindowStream(const NodePtr& upstream, std::string name, const Scope& scope, PlaceCursor& from,
-               std::size_t num_added = 0)
-      : number_(from.next()),
-        given_(static_cast<std::size_t>(from.next())),
-        added_(num_added),
-        rows_(upstream, scope, skip(from, added_)),
-        window_(scope, std::move(name)) {}
-
-  // Says how many samples the window of that number holds, but for the last one.
-  [[nodiscard]] virtual std::size_t size_of(std::uint64_t number) = 0;
-  [[nodiscard]] virtual std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const = 0;
-
-  [[nodiscard]] Place& added() noexcept { return added_; }
-  [[nodiscard]] const Place& added() const noexcept { return added_; }
-
- private:
-  [[nodiscard]] static PlaceCursor& skip(PlaceCursor& from, Place& added);
-
-  // Reads the next window, or the one that the place says. False at the end.
-  bool load();
-
-  std::uint64_t number_;
-  std::size_t given_;
-  Place added_;
-  RowReader rows_;
-  HeldWindow window_;
-  Place begin_{};  // of the window
-  std::vector<std::size_t> order_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/permutation.hpp
 // A random order of any number of samples that is asked for one place at a time. Data room.
@@ -9703,7 +7896,7 @@ class Permutation {
 
   std::uint64_t count_;
   std::array<std::uint64_t, 6> keys_{};                     // of the rounds
-  std::shared_ptr<const std::vector<std::size_t>> list_{};  // so that copies cost nothing
+  std::shared_ptr<const std::vector<std::size_t>> list_;  // so that copies cost nothing
   unsigned half_bits_ = 0;
 };
 
@@ -9713,711 +7906,17 @@ class Permutation {
 // ---- railyard/data/detail/order_nodes.hpp
 // Operations that change which samples come and in which order: take, skip, selection, shuffle. Data room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Is a node with one other under it, whose columns it has.
-class OrderNode : public DataNode {
- public:
-  OrderNode(NodePtr upstream, std::string operation)
-      : DataNode(upstream->schema()), upstream_(std::move(upstream)), operation_(std::move(operation)) {}
-
-  [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_; }
-  [[nodiscard]] bool is_indexed() const override { return upstream_->is_indexed(); }
-  [[nodiscard]] Ending ending() const override { return upstream_->ending(); }
-  [[nodiscard]] bool costs_a_copy() const override { return upstream_->costs_a_copy(); }
-  [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
-  [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
-  [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
-  void count_skipped(SkipCounts& counts) const override { upstream_->count_skipped(counts); }
-  void take_stock(DataStock& stock) const override;
-
- protected:
-  // Tells it from others of its name.
-  [[nodiscard]] virtual std::uint64_t settings() const { return 0; }
-  [[nodiscard]] const NodePtr& upstream() const noexcept { return upstream_; }
-
- private:
-  NodePtr upstream_;
-  std::string operation_;
-};
-
-// The samples [begin, end) of a node.
-template <class = void>
-class RangeNode final : public OrderNode {
- public:
-  static constexpr std::uint64_t to_the_end = ~std::uint64_t{0};
-
-  RangeNode(NodePtr upstream, std::string operation, std::uint64_t begin, std::uint64_t end)
-      : OrderNode(std::move(upstream), std::move(operation)), begin_(begin), end_(end) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override {
-    const auto all = upstream()->count();
-    if (!all) return std::nullopt;
-    return std::min(*all, end_) - std::min(*all, begin_);
-  }
-  [[nodiscard]] Ending ending() const override { return end_ == to_the_end ? OrderNode::ending() : Ending::certain; }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
-    std::vector<std::uint64_t> inner(places.begin(), places.end());
-    for (std::uint64_t& place : inner) place += begin_;
-    return upstream()->read(inner, key);
-  }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
-    return std::make_unique<Stream>(*this, scope, from);
-  }
-
- private:
-  class Stream final : public ChunkStream {
-   public:
-    Stream(const RangeNode& node, const Scope& scope, PlaceCursor& from)
-        : scope_(scope), at_(from.next()), end_(node.end_), rows_(node.upstream(), scope, from) {
-      if (at_ >= node.begin_) return;
-      rows_.skip(node.begin_ - at_);
-      at_ = node.begin_;
-    }
-    [[nodiscard]] Chunk next() override {
-      if (at_ >= end_) return {};
-      Place place{at_};
-      rows_.append_place(place);
-      Block block = rows_.some(static_cast<std::size_t>(std::min<std::uint64_t>(end_ - at_, most_rows)));
-      at_ += block.rows();
-      MemoryShare share{*scope_.budget, bytes_of(block)};
-      return {std::move(block), std::move(place), std::move(share)};
-    }
-
-   private:
-    static constexpr std::uint64_t most_rows = 1U << 30U;
-
-    Scope scope_;
-    std::uint64_t at_;
-    std::uint64_t end_;
-    RowReader rows_;
-  };
-
-  std::uint64_t begin_;
-  std::uint64_t end_;
-};
-
-// Samples of an indexed node by their places.
-template <class = void>
-class SelectionNode final : public OrderNode {
- public:
-  SelectionNode(NodePtr upstream, std::string operation, std::vector<std::uint64_t> places)
-      : OrderNode(std::move(upstream), std::move(operation)), places_(std::move(places)) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override { return places_.size(); }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
-    std::vector<std::uint64_t> inner;
-    inner.reserve(places.size());
-    for (const std::uint64_t place : places) inner.push_back(places_[static_cast<std::size_t>(place)]);
-    return upstream()->read(inner, key);
-  }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    return open_indexed(shared_from_this(), scope, from);
-  }
-
- protected:
-  [[nodiscard]] std::uint64_t settings() const override { return digest_of(std::as_bytes(std::span{places_})); }
-
- private:
-  std::vector<std::uint64_t> places_;
-};
-
-// An indexed node in another order each epoch.
-template <class = void>
-class ShuffleNode final : public OrderNode {
- public:
-  ShuffleNode(NodePtr upstream, std::uint64_t seed) : OrderNode(std::move(upstream), "shuffle"), seed_(seed) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
-  [[nodiscard]] bool is_reordered() const override { return true; }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
-    const auto order = order_of(key);
-    std::vector<std::uint64_t> inner;
-    inner.reserve(places.size());
-    for (const std::uint64_t place : places) inner.push_back((*order)(place));
-    return upstream()->read(inner, key);
-  }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    return open_indexed(shared_from_this(), scope, from);
-  }
-
- protected:
-  [[nodiscard]] std::uint64_t settings() const override { return seed_; }
-
- private:
-  // The order that was asked for last is kept, for every block of an epoch asks for it.
-  [[nodiscard]] std::shared_ptr<const Permutation> order_of(const EpochKey& key) const {
-    const std::uint64_t seed = key.order_seed(seed_);
-    const std::lock_guard lock{mutex_};
-    if (order_ == nullptr || order_seed_ != seed) {
-      order_ = std::make_shared<const Permutation>(*count(), seed);
-      order_seed_ = seed;
-    }
-    return order_;
-  }
-
-  std::uint64_t seed_;
-  mutable std::mutex mutex_{};
-  mutable std::uint64_t order_seed_ = 0;
-  mutable std::shared_ptr<const Permutation> order_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/bucket_node.hpp
 // Brings samples of similar length together within windows of a stream. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Says what bucket_by_length() brings together.
-struct Bucketing {
-  std::size_t column = 0;
-  std::size_t group = 1;   // samples of similar length that follow each other
-  std::size_t window = 1;  // samples among which they are looked for: a multiple of group
-};
-
-// Returns an order in which samples of similar size stand in groups. The groups come at random, and so do the samples
-// of each, so that workers that divide a group have equally much to do. What is left over is the last group.
-[[nodiscard]] std::vector<std::size_t> bucketed_indices(std::span<const std::size_t> sizes, std::size_t group,
-                                                               std::uint64_t seed);
-
-template <class = void>
-class BucketNode final : public OrderNode {
- public:
-  BucketNode(NodePtr upstream, const Bucketing& bucketing)
-      : OrderNode(upstream, compose("bucket_by_length({}, {} of {})", (*upstream->schema())[bucketing.column].name,
-                                    bucketing.group, bucketing.window)),
-        bucketing_(bucketing) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
-  [[nodiscard]] bool is_indexed() const override { return false; }
-  [[nodiscard]] bool is_reordered() const override { return true; }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    return std::make_unique<Stream>(*this, scope, from);
-  }
-
- private:
-  // Adds to a place the sizes of its window and of the groups: a run that goes on with another size of batches must end
-  // this window as it was.
-  class Stream final : public WindowStream {
-   public:
-    Stream(const BucketNode& node, const Scope& scope, PlaceCursor& from)
-        : WindowStream(node.upstream(), node.describe(), scope, from, 2),
-          bucketing_(node.bucketing_),
-          seed_(scope.key.order_seed(0)),
-          is_of_place_(added().front() > 0) {}
-
-   private:
-    // The first window is of a size drawn for each epoch, so that the borders of windows move.
-    [[nodiscard]] std::size_t size_of(std::uint64_t number) override {
-      const std::size_t groups = bucketing_.window / bucketing_.group;
-      const std::size_t own = number == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(groups)) : groups;
-      if (!std::exchange(is_of_place_, false)) added() = {own * bucketing_.group, bucketing_.group};
-      return static_cast<std::size_t>(added().front());
-    }
-    [[nodiscard]] std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const override {
-      return bucketed_indices(window.sizes(bucketing_.column), static_cast<std::size_t>(added().back()),
-                              derive_seed(seed_, number));
-    }
-
-    Bucketing bucketing_;
-    std::uint64_t seed_;
-    bool is_of_place_;  // the window to come is the one that a place says
-  };
-
-  Bucketing bucketing_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/draft_file.hpp
 // A file that appears under its name when it is whole, and that one process at a time writes. Data room.
 
-#include <sstream>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-[[noreturn]] void refuse_file(std::string_view what, const std::string& path, int error);
-
-// Says how long to wait for a process that writes nothing, and when to say first that one waits.
-struct DraftPatience {
-  std::chrono::nanoseconds patience = std::chrono::minutes{5};
-  std::chrono::nanoseconds first_word = std::chrono::seconds{10};
-};
-
-// Is a file with ".part" behind its name until it is whole. The kernel's lock on it says that somebody writes it, and
-// ends with that process, whatever ends it: the next one writes the same file. Only a draft beside that one, which has
-// a random name, is left behind by a process that is killed.
-class DraftFile {
- public:
-  // Waits as long as another process goes on writing, which it does once per block. Behind that, look whether the file
-  // is there by now. Where the other one writes nothing for so long, or there are no locks, this draft has its own
-  // file. Throws: Error if nobody wants it any more, see WaitWatch.
-  explicit DraftFile(std::string path, const DraftPatience& waiting = {});
-  DraftFile(const DraftFile&) = delete;
-  DraftFile& operator=(const DraftFile&) = delete;
-  // Removes what is not whole.
-  ~DraftFile();
-
-  void write(std::span<const std::byte> bytes);
-
-  // Gives the file its name. Returns what it is read through, which is this file also where another process puts its
-  // own in that place.
-  [[nodiscard]] Descriptor publish();
-
- private:
-  enum class Claim { mine, others, none };
-
-  // Who has the lock, as far as the kernel tells: not of processes of other hosts and containers.
-  [[nodiscard]] std::string writer() const;
-
-  [[nodiscard]] Descriptor open_part() const;
-  // A name that nobody else has, in this process or in another one.
-  void open_own_part();
-  [[nodiscard]] Claim try_claim();
-  // Said for the children, too, which have inherited the file.
-  void unlock() const noexcept { ::flock(file_.get(), LOCK_UN); }
-
-  std::string path_;
-  std::string part_path_;
-  Descriptor file_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/sample_file.hpp
 // A file that holds the samples of a dataset as they are in memory, for caches. Data room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Some samples that were written together: column after column.
-struct Segment {
-  std::uint64_t rows = 0;
-  std::vector<std::uint64_t> begins{};             // of the columns, in the file
-  std::vector<std::vector<std::uint64_t>> ends{};  // of the samples in each column; empty where all are as long
-  std::vector<std::uint64_t> ids{};
-};
-
-// Says what is kept: in words, which name another file where they differ, and what it was made of at that time; 0 if
-// nobody knows.
-struct SampleFileContent {
-  std::string words{};
-  std::uint64_t fingerprint = 0;
-};
-
-// Says where the samples are: the last part of the file, which is read at once.
-struct SegmentIndex {
-  SampleFileContent content{};
-  std::vector<Segment> segments{};
-  std::vector<std::uint64_t> page_hashes{};  // of all that is before the index
-};
-
-// Hashes bytes page by page, so that any of them can be checked by reading little more.
-class PageHashes {
- public:
-  static constexpr std::size_t page_bytes = 4096;
-
-  void add(std::span<const std::byte> bytes);
-  [[nodiscard]] std::vector<std::uint64_t> finish();
-
- private:
-  void end_page();
-
-  std::vector<std::byte> page_{};
-  std::vector<std::uint64_t> hashes_{};
-};
-
-// Turns an index into bytes and back.
-template <class = void>
-class IndexBytes {
- public:
-  [[nodiscard]] static std::string write(const SegmentIndex& index) {
-    IndexBytes out;
-    out.put(index.content.words);
-    out.put(index.content.fingerprint);
-    out.put(index.page_hashes);
-    out.put(index.segments.size());
-    for (const Segment& segment : index.segments) {
-      out.put(segment.rows);
-      out.put(segment.begins);
-      out.put(segment.ends.size());
-      for (const auto& ends : segment.ends) out.put(ends);
-      out.put(segment.ids);
-    }
-    return out.bytes_;
-  }
-  // Nothing if the bytes are no index.
-  [[nodiscard]] static std::optional<SegmentIndex> read(std::string bytes) {
-    IndexBytes in;
-    in.bytes_ = std::move(bytes);
-    SegmentIndex index;
-    in.get(index.content.words);
-    index.content.fingerprint = in.number();
-    in.get(index.page_hashes);
-    for (std::uint64_t left = in.number(); in.is_whole_ && left > 0; --left) {
-      Segment& segment = index.segments.emplace_back();
-      segment.rows = in.number();
-      in.get(segment.begins);
-      for (std::uint64_t columns = in.number(); in.is_whole_ && columns > 0; --columns) {
-        in.get(segment.ends.emplace_back());
-      }
-      in.get(segment.ids);
-    }
-    if (!in.is_whole_ || in.at_ != in.bytes_.size()) return std::nullopt;
-    return index;
-  }
-
- private:
-  void put(std::uint64_t number) { bytes_.append(reinterpret_cast<const char*>(&number), sizeof number); }
-  template <class List>
-  void put(const List& list) requires requires {
-    list.data();
-  }
-  {
-    put(list.size());
-    bytes_.append(reinterpret_cast<const char*>(list.data()), list.size() * sizeof(*list.data()));
-  }
-  [[nodiscard]] std::uint64_t number() {
-    std::uint64_t number = 0;
-    take(&number, sizeof number);
-    return number;
-  }
-  template <class List>
-  void get(List& list) {
-    const std::uint64_t size = number();
-    is_whole_ = is_whole_ && size <= (bytes_.size() - at_) / sizeof(*list.data());
-    if (!is_whole_) return;
-    list.resize(static_cast<std::size_t>(size));
-    take(list.data(), list.size() * sizeof(*list.data()));
-  }
-  void take(void* to, std::size_t size) {
-    is_whole_ = is_whole_ && size <= bytes_.size() - at_;
-    if (!is_whole_ || size == 0) return;
-    std::memcpy(to, bytes_.data() + at_, size);
-    at_ += size;
-  }
-
-  std::string bytes_{};
-  std::size_t at_ = 0;
-  bool is_whole_ = true;
-};
-
-// The end of the file.
-struct SampleFileTail {
-  std::uint64_t index_size = 0;
-  std::uint64_t index_hash = 0;
-  std::uint64_t magic =
-      0x3245484341435952U;  // "RYCACHE2" where the low byte comes first; elsewhere the file is refused
-};
-
-// Writes the samples to a draft.
-template <class = void>
-class SampleFileWriter {
- public:
-  SampleFileWriter(DraftFile& draft, SampleFileContent content) : draft_(&draft) {
-    index_.content = std::move(content);
-  }
-
-  void add(const Block& block) {
-    Segment segment{block.rows(), {}, {}, {block.ids().begin(), block.ids().end()}};
-    for (const Column& column : block.columns()) {
-      segment.begins.push_back(size_);
-      segment.ends.emplace_back();
-      const auto bytes = column.bytes();
-      for (std::size_t row = 0; column.is_ragged() && row < block.rows(); ++row) {
-        const auto sample = column.sample(row);
-        segment.ends.back().push_back(static_cast<std::uint64_t>(sample.data() + sample.size() - bytes.data()));
-      }
-      draft_->write(bytes);
-      size_ += bytes.size();
-      hashes_.add(bytes);
-    }
-    index_.segments.push_back(std::move(segment));
-  }
-
-  // Returns what the file is read through, which has its name by now.
-  [[nodiscard]] Descriptor finish() {
-    index_.page_hashes = hashes_.finish();
-    const std::string index = IndexBytes<>::write(index_);
-    const auto bytes = std::as_bytes(std::span{index});
-    const SampleFileTail tail{index.size(), digest_of(bytes)};
-    draft_->write(bytes);
-    draft_->write(std::as_bytes(std::span{&tail, 1}));
-    return draft_->publish();
-  }
-
- private:
-  DraftFile* draft_;
-  std::uint64_t size_ = 0;
-  PageHashes hashes_{};
-  SegmentIndex index_{};
-};
-
-// Reads any samples of a file, and checks what it reads; used by many threads at once. Its index is in memory: 8 bytes
-// per sample, 8 for each column that differs in length, and 9 per page.
-template <class = void>
-class SampleFile {
- public:
-  // Throws: DataError if it is damaged.
-  SampleFile(Descriptor file, std::string path, std::shared_ptr<const Schema> schema)
-      : file_(std::move(file)), path_(std::move(path)), schema_(std::move(schema)) {
-    struct stat status {};
-    if (::fstat(file_.get(), &status) != 0) refuse_file("read", path_, errno);
-    const auto size = static_cast<std::uint64_t>(status.st_size);
-    SampleFileTail tail;
-    if (size < sizeof tail) refuse_damage();
-    pread_all(&tail, sizeof tail, size - sizeof tail);
-    if (tail.magic != SampleFileTail{}.magic || tail.index_size > size - sizeof tail) refuse_damage();
-    std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
-    data_size_ = size - sizeof tail - tail.index_size;
-    pread_all(bytes.data(), bytes.size(), data_size_);
-    const bool is_whole = digest_of(std::as_bytes(std::span{bytes})) == tail.index_hash;
-    auto index = is_whole ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
-    if (!index || index->page_hashes.size() != (data_size_ + page_bytes - 1) / page_bytes) refuse_damage();
-    index_ = std::move(*index);
-    is_checked_ = std::vector<std::atomic<bool>>(index_.page_hashes.size());
-    for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
-  }
-
-  // Nothing if there is no such file, or if what it holds has changed where it came from. Throws: DataError if it is
-  // damaged; ConfigError if it holds something else.
-  [[nodiscard]] static std::unique_ptr<const SampleFile> open(const std::string& path,
-                                                              const std::shared_ptr<const Schema>& schema,
-                                                              const SampleFileContent& content) {
-    Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (file.get() < 0 && errno == ENOENT) return nullptr;
-    if (file.get() < 0) refuse_file("read", path, errno);
-    auto opened = std::make_unique<const SampleFile>(std::move(file), path, schema);
-    const SampleFileContent& found = opened->index_.content;
-    if (found.words != content.words) {
-      throw ConfigError{
-          compose("the cache {} holds \"{}\", and \"{}\" is to be cached: name another file, or remove it", path,
-                  found.words, content.words)};
-    }
-    return content.fingerprint == 0 || found.fingerprint == content.fingerprint ? std::move(opened) : nullptr;
-  }
-
-  [[nodiscard]] std::uint64_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
-
-  // The samples at the places, each below count().
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places) const {
-    const std::vector<Run> runs = runs_of(places);
-    std::vector<Column> columns;
-    for (std::size_t column = 0; column < schema_->size(); ++column) columns.push_back(read_column(runs, column));
-    std::vector<std::uint64_t> ids;
-    for (const Run& run : runs) {
-      const auto first = run.segment->ids.begin() + static_cast<std::ptrdiff_t>(run.begin);
-      ids.insert(ids.end(), first, first + static_cast<std::ptrdiff_t>(run.end - run.begin));
-    }
-    return {schema_, std::move(columns), std::move(ids)};
-  }
-
- private:
-  static constexpr std::size_t page_bytes = PageHashes::page_bytes;
-
-  // Samples that follow each other in the file.
-  struct Run {
-    const Segment* segment = nullptr;
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-  };
-
-  [[nodiscard]] std::vector<Run> runs_of(std::span<const std::uint64_t> places) const {
-    std::vector<Run> runs;
-    for (const std::uint64_t place : places) {
-      const auto found = std::upper_bound(ends_.begin(), ends_.end(), place);
-      const Segment& segment = index_.segments[static_cast<std::size_t>(found - ends_.begin())];
-      const std::uint64_t row = place - (*found - segment.rows);
-      if (!runs.empty() && runs.back().segment == &segment && runs.back().end == row) {
-        ++runs.back().end;
-      } else {
-        runs.push_back({&segment, row, row + 1});
-      }
-    }
-    return runs;
-  }
-
-  // Where a sample of a column begins, from the begin of the column in its segment.
-  [[nodiscard]] std::uint64_t offset_of(const Segment& segment, std::size_t column, std::uint64_t row) const {
-    const Field& field = (*schema_)[column];
-    if (!field.is_ragged()) return row * field.width() * size_of(field.dtype);
-    return row == 0 ? 0 : segment.ends[column][static_cast<std::size_t>(row - 1)];
-  }
-
-  [[nodiscard]] Column read_column(const std::vector<Run>& runs, std::size_t column) const {
-    std::uint64_t size = 0;
-    std::size_t rows = 0;
-    for (const Run& run : runs) {
-      size += offset_of(*run.segment, column, run.end) - offset_of(*run.segment, column, run.begin);
-      rows += static_cast<std::size_t>(run.end - run.begin);
-    }
-    const std::shared_ptr<std::byte[]> all{new std::byte[static_cast<std::size_t>(size)]};
-    auto ends = std::make_shared<std::vector<std::uint64_t>>();
-    std::uint64_t done = 0;
-    for (const Run& run : runs) {
-      const std::uint64_t begin = offset_of(*run.segment, column, run.begin);
-      const std::uint64_t end = offset_of(*run.segment, column, run.end);
-      read_data(all.get() + done, static_cast<std::size_t>(end - begin), run.segment->begins[column] + begin);
-      for (std::uint64_t row = run.begin + 1; (*schema_)[column].is_ragged() && row <= run.end; ++row) {
-        ends->push_back(done + offset_of(*run.segment, column, row) - begin);
-      }
-      done += end - begin;
-    }
-    std::shared_ptr<const std::byte> bytes{all, all.get()};
-    if ((*schema_)[column].is_ragged()) return {std::move(bytes), std::move(ends)};
-    return {std::move(bytes), rows, offset_of({}, column, 1)};
-  }
-
-  // By whole pages, whose hashes are known, unless this process has checked them already.
-  void read_data(std::byte* to, std::size_t size, std::uint64_t offset) const {
-    constexpr std::size_t most = 16 * page_bytes;
-    if (size > data_size_ || offset > data_size_ - size) refuse_damage();
-    if (are_checked(offset, size)) return pread_all(to, size, offset);
-    const std::size_t room = std::min(most, size + 2 * page_bytes);
-    const auto pages = std::make_unique_for_overwrite<std::byte[]>(room);
-    while (size > 0) {
-      const std::uint64_t first = offset / page_bytes * page_bytes;
-      const std::uint64_t end = std::min(data_size_, first + room / page_bytes * page_bytes);
-      const std::uint64_t wanted = (offset + size + page_bytes - 1) / page_bytes * page_bytes;
-      const std::span read{pages.get(), static_cast<std::size_t>(std::min(end, wanted) - first)};
-      pread_all(read.data(), read.size(), first);
-      check_pages(read, first / page_bytes);
-      const std::size_t begin = static_cast<std::size_t>(offset - first);
-      const std::size_t part = std::min(size, read.size() - begin);
-      std::memcpy(to, read.data() + begin, part);
-      to += part;
-      offset += part;
-      size -= part;
-    }
-  }
-  [[nodiscard]] bool are_checked(std::uint64_t offset, std::size_t size) const noexcept {
-    for (std::uint64_t page = offset / page_bytes; page * page_bytes < offset + size; ++page) {
-      if (!is_checked_[static_cast<std::size_t>(page)].load(std::memory_order_relaxed)) return false;
-    }
-    return true;
-  }
-  void check_pages(std::span<const std::byte> bytes, std::uint64_t page) const {
-    for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), page_bytes))) {
-      const auto one = bytes.first(std::min(bytes.size(), page_bytes));
-      const auto at = static_cast<std::size_t>(page++);
-      if (digest_of(one) != index_.page_hashes[at]) refuse_damage();
-      is_checked_[at].store(true, std::memory_order_relaxed);
-    }
-  }
-
-  void pread_all(void* to, std::size_t size, std::uint64_t offset) const {
-    if (read_at(file_.get(), offset, to, size) == size) return;
-    if (errno != 0) refuse_file("read", path_, errno);
-    refuse_damage();
-  }
-
-  [[noreturn]] void refuse_damage() const {
-    throw DataError{compose("the cache {} is damaged or no cache at all: remove it, and it is made anew", path_)};
-  }
-
-  Descriptor file_;
-  std::string path_;
-  std::shared_ptr<const Schema> schema_;
-  std::uint64_t data_size_ = 0;
-  mutable std::vector<std::atomic<bool>> is_checked_{};  // the pages
-  SegmentIndex index_{};
-  std::vector<std::uint64_t> ends_{};  // of the segments, in samples
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/sample_shelf.hpp
 // Samples that one of several forked processes makes, and that all of them see. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Is memory that is inherited by all processes that are forked behind it, in which the first of them that wants the
-// samples leaves them for the others; later ones find them there even where that one has ended.
-class SampleShelf {
- public:
-  // Without memory it has no use.
-  SampleShelf() noexcept;
-  SampleShelf(const SampleShelf&) = delete;
-  SampleShelf& operator=(const SampleShelf&) = delete;
-  ~SampleShelf() {
-    if (header_ != nullptr) ::munmap(header_, header_bytes);
-  }
-
-  // What the process has that made it, its children inherit without this.
-  [[nodiscard]] bool has_use() const noexcept;
-
-  // Is the right to make the samples, if nobody has yet: others wait meanwhile. Given back with this object, or with
-  // this process, however that ends, and not a child's that it forks meanwhile.
-  class Turn {
-   public:
-    // Waits while another process makes them, but not for one that makes nothing for so long. Throws: Error if nobody
-    // wants them any more, see WaitWatch.
-    explicit Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience = std::chrono::minutes{5});
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    ~Turn() {
-      if (is_mine_) give_back();
-    }
-
-    // The samples, if somebody has made them, and there is room to see them in.
-    [[nodiscard]] std::optional<Block> samples(const std::shared_ptr<const Schema>& schema) const;
-    // Says that a part has been made.
-    void go_on() const noexcept {
-      if (is_mine_) nudge(shelf_->header_->made);
-    }
-    // Leaves the samples, part after part, for the others. False if there is no room, or it is not this one's turn.
-    [[nodiscard]] bool leave(std::span<const Block> parts) const;
-
-   private:
-    [[nodiscard]] bool lock(short type) const noexcept;
-    [[nodiscard]] std::string holder() const;
-    void give_back() noexcept;
-
-    const SampleShelf* shelf_;
-    bool is_mine_ = false;
-  };
-
- private:
-  struct Header {
-    std::atomic<std::uint32_t> made{0};  // a futex: moves with each part that is made
-    std::atomic<bool> is_whole{false};
-    std::uint64_t rows = 0;
-    std::uint64_t size = 0;  // of the file
-  };
-
-  // The samples follow it: their ids, and of each column the ends of its samples, where they differ in length, and the
-  // bytes, all at multiples of 64.
-  static constexpr std::size_t header_bytes = 4096;
-  static constexpr std::uint64_t alignment = 64;
-
-  [[nodiscard]] static std::uint64_t aligned(std::uint64_t at) noexcept {
-    return (at + alignment - 1) / alignment * alignment;
-  }
-
-  [[nodiscard]] bool write(std::span<const Block> parts) const;
-  [[nodiscard]] bool put_bytes(const void* bytes, std::size_t size, std::uint64_t at) const noexcept;
-
-  // Whoever writes to the samples writes to a copy of its own.
-  [[nodiscard]] std::optional<Block> open(const std::shared_ptr<const Schema>& schema) const;
-
-  pid_t process_;
-  Descriptor file_{};
-  struct stat status_ {};
-  Header* header_ = nullptr;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/cache_node.hpp
 // Keeps the samples of a dataset in memory or in a file. Data room.
@@ -10429,9 +7928,7 @@ namespace detail {
 // more.
 class ReadingToEnd {
  public:
-  explicit ReadingToEnd(NodePtr node, std::chrono::nanoseconds first_word = std::chrono::seconds{30})
-      : node_(std::move(node)),
-        wait_(node_->ending() == Ending::unknown ? first_word : std::chrono::nanoseconds::max(), WaitFor::own_run) {}
+  explicit ReadingToEnd(NodePtr node, std::chrono::nanoseconds first_word = std::chrono::seconds{30});
 
   void note(std::size_t samples);
 
@@ -10439,157 +7936,6 @@ class ReadingToEnd {
   NodePtr node_;
   LongWait wait_;
   std::uint64_t samples_ = 0;
-};
-
-// Goes over all samples of an epoch on the calling thread. visit: given blocks in order; says whether to go on.
-template <class Visit>
-void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
-  TaskPool pool{0};
-  MemoryBudget budget{std::size_t{64} << 20U};
-  PlaceCursor begin;
-  const auto stream = node->open({key, &pool, &budget}, begin);
-  ReadingToEnd reading{node};
-  for (Chunk chunk = stream->next(); !chunk.block.empty(); chunk = stream->next()) {
-    if (!visit(chunk.block)) return;
-    reading.note(chunk.block.rows());
-  }
-}
-
-// Adds what lies before a cache, which keeps one order of samples that come in another each epoch.
-void take_stock_before_cache(const DataNode& upstream, DataStock& stock);
-
-// Reads all when the first sample is asked for, or the count where that is not known; of processes that were forked
-// behind it, the first does that for all. Whatever is random below is drawn once, as in epoch 0 of seed 0: else the
-// samples would depend on when the cache was filled, and a run that goes on would see others.
-template <class = void>
-class CacheNode final : public OrderNode {
- public:
-  // most_bytes: of the samples, which are there twice for a moment.
-  explicit CacheNode(NodePtr upstream, std::size_t most_bytes = memory_limit() / 2)
-      : OrderNode(std::move(upstream), "cache"), most_bytes_(most_bytes) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override {
-    const auto known = upstream()->count();
-    return known ? known : samples().rows();
-  }
-  [[nodiscard]] bool is_indexed() const override { return true; }
-  [[nodiscard]] bool costs_a_copy() const override { return true; }
-  [[nodiscard]] bool is_reordered() const override { return false; }
-  [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
-  void take_stock(DataStock& stock) const override { take_stock_before_cache(*upstream(), stock); }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
-    return take(samples(), std::vector<std::size_t>(places.begin(), places.end()));
-  }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    return open_indexed(shared_from_this(), scope, from);
-  }
-
- private:
-  [[nodiscard]] const Block& samples() const {
-    const std::lock_guard lock{mutex_};
-    if (!samples_) samples_ = shelf_.has_use() ? read_or_find() : join(read_all([] {}));
-    return *samples_;
-  }
-  [[nodiscard]] Block read_or_find() const {
-    const SampleShelf::Turn turn{shelf_};
-    if (auto found = turn.samples(schema())) return std::move(*found);
-    const std::vector<Block> parts = read_all([&turn] { turn.go_on(); });
-    if (turn.leave(parts)) {
-      if (auto left = turn.samples(schema())) return std::move(*left);
-    }
-    return join(parts);
-  }
-  // Calls a function for each block that has been read.
-  template <class Progress>
-  [[nodiscard]] std::vector<Block> read_all(Progress&& progress) const {
-    std::vector<Block> parts{no_samples(schema())};
-    std::size_t bytes = 0;
-    std::uint64_t rows = 0;
-    for_each_block(upstream(), {}, [&](const Block& block) {
-      parts.push_back(block);
-      bytes += bytes_of(block);
-      rows += block.rows();
-      if (bytes > most_bytes_) refuse(rows);
-      progress();
-      return true;
-    });
-    return parts;
-  }
-  [[noreturn]] void refuse(std::uint64_t rows) const {
-    throw DataError{
-        compose("{}: the first {} samples take more than {} MiB, which is half of the memory there is, and there are "
-                "more: keep them in a file by cache(path), or take() as many as fit; a source that never ends cannot "
-                "be cached, and is refused at once if it is made by Dataset::from_endless_generator()",
-                describe(), rows, most_bytes_ >> 20U)};
-  }
-
-  std::size_t most_bytes_;
-  SampleShelf shelf_{};
-  mutable std::mutex mutex_{};
-  mutable std::optional<Block> samples_{};
-};
-
-// Does the same in a file, which is made when it is not there, or when what it holds has changed since. Of processes
-// that want it at once one makes it, and the others wait as long as that one goes on.
-template <class = void>
-class FileCacheNode final : public OrderNode {
- public:
-  FileCacheNode(NodePtr upstream, std::string path)
-      : OrderNode(std::move(upstream), compose("cache({})", path)), path_(std::move(path)) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override { return file().count(); }
-  [[nodiscard]] bool is_indexed() const override { return true; }
-  [[nodiscard]] bool costs_a_copy() const override { return true; }
-  [[nodiscard]] bool is_reordered() const override { return false; }
-  [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
-  void take_stock(DataStock& stock) const override { take_stock_before_cache(*upstream(), stock); }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
-    return places.empty() ? no_samples(schema()) : file().read(places);
-  }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    return open_indexed(shared_from_this(), scope, from);
-  }
-
- private:
-  [[nodiscard]] const SampleFile<>& file() const {
-    const std::lock_guard lock{mutex_};
-    if (file_ != nullptr) return *file_;
-    const SampleFileContent wanted = content();
-    file_ = SampleFile<>::open(path_, schema(), wanted);
-    if (file_ != nullptr) return *file_;
-    DraftFile draft{path_};
-    file_ = SampleFile<>::open(path_, schema(), wanted);  // which another process may have made meanwhile
-    if (file_ == nullptr) file_ = make(draft, wanted);
-    return *file_;
-  }
-
-  [[nodiscard]] std::unique_ptr<const SampleFile<>> make(DraftFile& draft, const SampleFileContent& wanted) const {
-    SampleFileWriter<> writer{draft, wanted};
-    for_each_block(upstream(), {}, [&](const Block& block) {
-      writer.add(block);
-      return true;
-    });
-    return std::make_unique<const SampleFile<>>(writer.finish(), path_, schema());
-  }
-
-  [[nodiscard]] SampleFileContent content() const {
-    SampleFileContent content{upstream()->describe() + ":"};
-    for (const Field& field : *schema()) {
-      content.words +=
-          compose(" {} {}[{}]", field.name, field.is_text ? "text" : name_of(field.dtype), joined(field.shape, ","));
-    }
-    try {
-      DataStock stock;
-      upstream()->take_stock(stock);
-      content.fingerprint = stock.fingerprint();
-    } catch (const DataError&) {  // the source is no longer there: what was kept of it has to do
-    }
-    return content;
-  }
-
-  std::string path_;
-  mutable std::mutex mutex_{};
-  mutable std::unique_ptr<const SampleFile<>> file_{};
 };
 
 }  // namespace detail
@@ -10623,391 +7969,14 @@ struct DatasetReading {
   std::string name{};
 };
 
-// A number that is another where other operations, or others of their settings, choose and order the samples.
-[[nodiscard]] std::uint64_t choice_of(const DataNode& node);
-
-// That of a node which was made of another one by an operation whose arguments tell what it does.
-[[nodiscard]] DatasetReading reading_after(DatasetReading before, const NodePtr& node, const NodePtr& made);
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/joining_nodes.hpp
 // Operations that put datasets together: concat, zip, repeat. Data room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Is a node with several others under it.
-class JoiningNode : public DataNode {
- public:
-  JoiningNode(std::shared_ptr<const Schema> schema, std::string operation, std::vector<NodePtr> parts)
-      : DataNode(std::move(schema)), operation_(std::move(operation)), parts_(std::move(parts)) {}
-
-  [[nodiscard]] std::string describe() const override;
-  [[nodiscard]] bool is_indexed() const override;
-  [[nodiscard]] Ending ending() const override;
-  [[nodiscard]] bool costs_a_copy() const override;
-  [[nodiscard]] bool is_reordered() const override;
-  [[nodiscard]] std::uint64_t id_span() const override { return first_id(parts_.size()); }
-  [[nodiscard]] std::uint64_t depth() const override;
-  void count_skipped(SkipCounts& counts) const override {
-    for (const NodePtr& part : parts_) part->count_skipped(counts);
-  }
-  void take_stock(DataStock& stock) const override;
-
- protected:
-  // Adds what tells it from others of its name, beyond the parts.
-  virtual void add_settings(Fingerprint& /*settings*/) const {}
-  [[nodiscard]] const std::vector<NodePtr>& parts() const noexcept { return parts_; }
-  // Samples of a part get ids that no other part has.
-  [[nodiscard]] std::uint64_t first_id(std::size_t part) const;
-  [[nodiscard]] std::optional<std::uint64_t> sum_of_counts() const;
-
- private:
-  std::string operation_;
-  std::vector<NodePtr> parts_;
-};
-
-// One dataset after the other.
-template <class = void>
-class ConcatNode final : public JoiningNode {
- public:
-  explicit ConcatNode(const std::vector<NodePtr>& parts) : JoiningNode(parts.front()->schema(), "concat", parts) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
-    std::vector<std::uint64_t> ends;
-    for (const NodePtr& part : parts()) ends.push_back((ends.empty() ? 0 : ends.back()) + *part->count());
-    std::vector<std::vector<std::uint64_t>> inner(parts().size());
-    std::vector<RowOfPart> rows;
-    for (const std::uint64_t place : places) {
-      const auto part = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), place) - ends.begin());
-      rows.push_back({part, inner[part].size()});
-      inner[part].push_back(part == 0 ? place : place - ends[part - 1]);
-    }
-    std::vector<Block> blocks;
-    for (std::size_t part = 0; part < parts().size(); ++part) {
-      blocks.push_back(inner[part].empty() ? no_samples(schema())
-                                           : with_ids_from(parts()[part]->read(inner[part], key), first_id(part)));
-    }
-    return gather(blocks, rows);
-  }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
-    return std::make_unique<Stream>(*this, scope, from);
-  }
-
- private:
-  // Its place: the number of the part, and where that stands.
-  class Stream final : public ChunkStream {
-   public:
-    Stream(const ConcatNode& node, const Scope& scope, PlaceCursor& from)
-        : node_(std::static_pointer_cast<const ConcatNode>(node.shared_from_this())),
-          scope_(scope),
-          part_(from.next()) {
-      if (part_ >= node.parts().size()) return;
-      stream_ = node.parts()[part_]->open(scope, from);
-    }
-    [[nodiscard]] Chunk next() override {
-      while (part_ < node_->parts().size()) {
-        Chunk chunk = stream_->next();
-        if (!chunk.block.empty()) {
-          chunk.place.insert(chunk.place.begin(), part_);
-          chunk.block = with_ids_from(chunk.block, node_->first_id(part_));
-          return chunk;
-        }
-        if (++part_ == node_->parts().size()) break;
-        PlaceCursor begin;
-        stream_ = node_->parts()[part_]->open(scope_, begin);
-      }
-      return {};
-    }
-
-   private:
-    std::shared_ptr<const ConcatNode> node_;
-    Scope scope_;
-    std::size_t part_;
-    std::unique_ptr<ChunkStream> stream_{};
-  };
-};
-
-// Datasets side by side: the columns of each, for the samples at equal places. The ids are those of the first.
-template <class = void>
-class ZipNode final : public JoiningNode {
- public:
-  ZipNode(std::shared_ptr<const Schema> schema, std::vector<NodePtr> parts)
-      : JoiningNode(std::move(schema), "zip", std::move(parts)) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override {
-    for (const NodePtr& part : parts()) {
-      if (const auto count = part->count()) return count;
-    }
-    return std::nullopt;
-  }
-  [[nodiscard]] std::uint64_t id_span() const override { return parts().front()->id_span(); }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
-    std::vector<Block> blocks;
-    for (const NodePtr& part : parts()) blocks.push_back(part->read(places, key));
-    return side_by_side(blocks);
-  }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
-    return std::make_unique<Stream>(*this, scope, from);
-  }
-
- private:
-  [[nodiscard]] Block side_by_side(std::span<const Block> blocks) const {
-    std::vector<Column> columns;
-    for (const Block& block : blocks) columns.insert(columns.end(), block.columns().begin(), block.columns().end());
-    const auto ids = blocks.front().ids();
-    return {schema(), std::move(columns), {ids.begin(), ids.end()}};
-  }
-
-  class Stream final : public ChunkStream {
-   public:
-    Stream(const ZipNode& node, const Scope& scope, PlaceCursor& from)
-        : node_(std::static_pointer_cast<const ZipNode>(node.shared_from_this())), scope_(scope) {
-      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
-    }
-    [[nodiscard]] Chunk next() override {
-      Chunk chunk;
-      for (const auto& reader : readers_) reader->append_place(chunk.place);
-      std::vector<Block> blocks;
-      for (const auto& reader : readers_) {
-        const std::size_t rows = blocks.empty() ? most_rows : std::max<std::size_t>(blocks.front().rows(), 1);
-        blocks.push_back(blocks.empty() ? reader->some(rows) : reader->take(rows));
-        if (blocks.back().rows() == blocks.front().rows()) continue;
-        throw DataError{
-            compose("{}: dataset {} of the zip ends before or after the first: all must have equally many "
-                    "samples, so cut them with take()",
-                    node_->describe(), blocks.size())};
-      }
-      chunk.block = node_->side_by_side(blocks);
-      chunk.share = MemoryShare{*scope_.budget, bytes_of(chunk.block)};
-      return chunk;
-    }
-
-   private:
-    static constexpr std::size_t most_rows = 4096;
-
-    std::shared_ptr<const ZipNode> node_;
-    Scope scope_;
-    std::vector<std::unique_ptr<RowReader>> readers_{};
-  };
-};
-
-// A dataset several times over, each time as another epoch of it; without end if no number of times is given.
-template <class = void>
-class RepeatNode final : public OrderNode {
- public:
-  RepeatNode(NodePtr upstream, std::optional<std::uint64_t> times)
-      : OrderNode(std::move(upstream), times ? compose("repeat({})", *times) : "repeat"), times_(times) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override {
-    const auto once = upstream()->count();
-    if (!once || !times_) return std::nullopt;
-    if (*once > 0 && *times_ > ~std::uint64_t{0} / *once) {
-      throw ConfigError{compose(
-          "{}: {} samples so many times over are more than can be counted: repeat() without a number has no end",
-          describe(), *once)};
-    }
-    return *once * *times_;
-  }
-  [[nodiscard]] bool is_indexed() const override { return times_ && upstream()->is_indexed(); }
-  [[nodiscard]] Ending ending() const override {
-    if (!times_) return Ending::never;
-    return *times_ > 0 ? OrderNode::ending() : Ending::certain;
-  }
-  [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span() * times_.value_or(1); }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
-    const std::uint64_t once = *upstream()->count();
-    std::vector<Block> blocks;
-    std::vector<RowOfPart> rows;
-    std::vector<std::uint64_t> passes;  // of the blocks
-    std::vector<std::vector<std::uint64_t>> inner;
-    for (const std::uint64_t place : places) {
-      const auto known = std::find(passes.begin(), passes.end(), place / once);
-      const auto part = static_cast<std::size_t>(known - passes.begin());
-      if (known == passes.end()) {
-        passes.push_back(place / once);
-        inner.emplace_back();
-      }
-      rows.push_back({part, inner[part].size()});
-      inner[part].push_back(place % once);
-    }
-    for (std::size_t part = 0; part < passes.size(); ++part) {
-      blocks.push_back(mark(upstream()->read(inner[part], key_of(key, passes[part])), passes[part]));
-    }
-    return blocks.empty() ? no_samples(schema()) : gather(blocks, rows);
-  }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
-    return std::make_unique<Stream>(*this, scope, from);
-  }
-
- private:
-  [[nodiscard]] static EpochKey key_of(const EpochKey& key, std::uint64_t pass) noexcept {
-    return {key.seed, derive_seed(key.epoch, pass)};
-  }
-  // The samples of each pass get ids of their own, so that what is random above differs from pass to pass.
-  [[nodiscard]] Block mark(const Block& block, std::uint64_t pass) const {
-    return with_ids_from(block, pass * upstream()->id_span());
-  }
-
-  // Its place: the number of the pass, and where that stands.
-  class Stream final : public ChunkStream {
-   public:
-    Stream(const RepeatNode& node, const Scope& scope, PlaceCursor& from)
-        : node_(std::static_pointer_cast<const RepeatNode>(node.shared_from_this())),
-          scope_(scope),
-          pass_(from.next()) {
-      open(from);
-    }
-    [[nodiscard]] Chunk next() override {
-      while (!node_->times_ || pass_ < *node_->times_) {
-        Chunk chunk = stream_->next();
-        if (!chunk.block.empty()) {
-          has_samples_ = true;
-          chunk.place.insert(chunk.place.begin(), pass_);
-          chunk.block = node_->mark(chunk.block, pass_);
-          return chunk;
-        }
-        if (!has_samples_) return {};  // or an endless repeat of nothing would not end
-        ++pass_;
-        has_samples_ = false;
-        PlaceCursor begin;
-        open(begin);
-      }
-      return {};
-    }
-
-   private:
-    void open(PlaceCursor& from) {
-      Scope scope = scope_;
-      scope.key = key_of(scope.key, pass_);
-      stream_ = node_->upstream()->open(scope, from);
-    }
-
-    std::shared_ptr<const RepeatNode> node_;
-    Scope scope_;
-    std::uint64_t pass_;
-    std::unique_ptr<ChunkStream> stream_{};
-    bool has_samples_ = false;
-  };
-
-  std::optional<std::uint64_t> times_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/mix_node.hpp
 // Mixes datasets by weights. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Draws for each sample which dataset it comes from. A dataset that has ended is drawn no more; the others go on.
-template <class = void>
-class MixNode final : public JoiningNode {
- public:
-  MixNode(const std::vector<NodePtr>& parts, const std::vector<double>& weights, std::uint64_t seed)
-      : JoiningNode(parts.front()->schema(), "mix", parts), seed_(seed) {
-    double sum = 0;
-    const double largest = *std::max_element(weights.begin(), weights.end());  // so that their sum is a number
-    for (const double weight : weights) up_to_.push_back(sum += weight / largest);
-    for (double& share : up_to_) share /= sum;
-  }
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
-  [[nodiscard]] bool is_indexed() const override { return false; }
-  [[nodiscard]] bool is_reordered() const override { return true; }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    return std::make_unique<Stream>(*this, scope, from);
-  }
-
- protected:
-  void add_settings(Fingerprint& settings) const override {
-    for (const double share : up_to_) settings.add(share);
-    settings.add(seed_);
-  }
-
- private:
-  // Its place: how many samples have been given, and where each part stands.
-  class Stream final : public ChunkStream {
-   public:
-    Stream(const MixNode& node, const Scope& scope, PlaceCursor& from)
-        : node_(std::static_pointer_cast<const MixNode>(node.shared_from_this())),
-          scope_(scope),
-          seed_(scope.key.order_seed(node.seed_)),
-          given_(from.next()) {
-      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
-    }
-
-    [[nodiscard]] Chunk next() override {
-      Chunk chunk;
-      chunk.place.push_back(given_);
-      for (const auto& reader : readers_) reader->append_place(chunk.place);
-      std::vector<std::size_t> available;
-      for (const auto& reader : readers_) available.push_back(reader->available());
-      const std::vector<RowOfPart> rows = draw_rows(available);
-      std::vector<std::size_t> taken(readers_.size());
-      for (const RowOfPart& row : rows) ++taken[row.part];
-      std::vector<Block> blocks;
-      for (std::size_t part = 0; part < readers_.size(); ++part) {
-        blocks.push_back(taken[part] == 0 ? no_samples(node_->schema())
-                                          : with_ids_from(readers_[part]->some(taken[part]), node_->first_id(part)));
-      }
-      chunk.block = gather(blocks, rows);
-      chunk.share = MemoryShare{*scope_.budget, bytes_of(chunk.block)};
-      return chunk;
-    }
-
-   private:
-    static constexpr std::size_t most_rows = 4096;
-
-    // Draws where samples come from until one is drawn that has to be read first.
-    std::vector<RowOfPart> draw_rows(const std::vector<std::size_t>& available) {
-      std::vector<RowOfPart> rows;
-      std::vector<std::size_t> taken(available.size());
-      if (std::all_of(available.begin(), available.end(), [](std::size_t left) { return left == 0; })) return rows;
-      while (rows.size() < most_rows) {
-        const std::size_t part = draw(available);
-        if (taken[part] == available[part]) break;
-        rows.push_back({part, taken[part]++});
-        ++given_;
-      }
-      return rows;
-    }
-
-    // Draws again where a part has ended, rather than among those that are left: so the draw depends on what ended
-    // before this sample, not on when that was noticed. But where little is left, not for ever.
-    [[nodiscard]] std::size_t draw(const std::vector<std::size_t>& available) const {
-      SampleRandom random{derive_seed(seed_, given_)};
-      for (int attempt = 0; attempt < 1000; ++attempt) {
-        const auto& up_to = node_->up_to_;
-        const auto found = std::upper_bound(up_to.begin(), up_to.end() - 1, random.uniform());
-        const auto part = static_cast<std::size_t>(found - up_to.begin());
-        if (available[part] > 0) return part;
-      }
-      const auto left = std::find_if(available.begin(), available.end(), [](std::size_t rows) { return rows > 0; });
-      return static_cast<std::size_t>(left - available.begin());
-    }
-
-    std::shared_ptr<const MixNode> node_;
-    Scope scope_;
-    std::uint64_t seed_;
-    std::uint64_t given_;
-    std::vector<std::unique_ptr<RowReader>> readers_{};
-  };
-
-  std::uint64_t seed_;
-  std::vector<double> up_to_{};  // sums of the weights, of which the last is 1
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/user_operations.hpp
 // Makes operations on blocks of the functions that users write for samples. Data room.
@@ -11113,72 +8082,11 @@ template <BlockMapFunction F>
   };
 }
 
-// Takes columns by their numbers.
-template <class = void>
-[[nodiscard]] BlockFunction choose_columns(std::shared_ptr<const Schema> schema, std::vector<std::size_t> chosen) {
-  return [schema = std::move(schema), chosen = std::move(chosen)](const Block& block, const EpochKey& /*key*/) {
-    std::vector<Column> columns;
-    for (const std::size_t column : chosen) columns.push_back(block[column]);
-    return Block{schema, std::move(columns), {block.ids().begin(), block.ids().end()}};
-  };
-}
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/window_node.hpp
 // Shuffles a stream within windows of it. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Cuts the stream into windows and gives each in an order of its own. Where the first one ends is drawn for each epoch,
-// so that samples which one epoch keeps apart may meet in the next. A buffer out of which samples are drawn one by one
-// would mix as well, but holds samples of any age: to go on in the middle, all of the stream would have to be read
-// again. Here it is one window.
-template <class = void>
-class WindowNode final : public OrderNode {
- public:
-  WindowNode(NodePtr upstream, std::size_t window, std::uint64_t seed)
-      : OrderNode(std::move(upstream), operation_of(window, seed)), window_(window), seed_(seed) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
-  [[nodiscard]] bool is_indexed() const override { return false; }
-  [[nodiscard]] bool is_reordered() const override { return true; }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    return std::make_unique<Stream>(*this, scope, from);
-  }
-
- private:
-  [[nodiscard]] static std::string operation_of(std::size_t window, std::uint64_t seed) {
-    return seed == 0 ? compose("shuffle_window({})", window) : compose("shuffle_window({}, seed {})", window, seed);
-  }
-
-  class Stream final : public WindowStream {
-   public:
-    Stream(const WindowNode& node, const Scope& scope, PlaceCursor& from)
-        : WindowStream(node.upstream(), node.describe(), scope, from),
-          size_(node.window_),
-          seed_(scope.key.order_seed(node.seed_)) {}
-
-   private:
-    [[nodiscard]] std::size_t size_of(std::uint64_t number) override {
-      return number == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(size_)) : size_;
-    }
-    [[nodiscard]] std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const override {
-      return shuffled_indices(window.rows(), derive_seed(seed_, number));
-    }
-
-    std::size_t size_;
-    std::uint64_t seed_;
-  };
-
-  std::size_t window_;
-  std::uint64_t seed_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/memory_source.hpp
 // Columns in memory as a source of a dataset. Data room.
@@ -11190,7 +8098,7 @@ struct NamedColumn {
   Field field{};
   Column column{};
 
-  NamedColumn(Field field_, Column column_) : field(std::move(field_)), column(std::move(column_)) {}
+  NamedColumn(Field field_, Column column_);
   /// Takes a number per sample over.
   template <Element T>
   NamedColumn(std::string name, std::vector<T> values) : NamedColumn(std::move(name), {}, std::move(values)) {}
@@ -11200,8 +8108,7 @@ struct NamedColumn {
   NamedColumn(std::string name, std::vector<std::int64_t> shape, std::vector<T> values)
       : field{std::move(name), dtype_of<T>, std::move(shape), false}, column(field, std::move(values)) {}
   /// Copies a text per sample.
-  NamedColumn(std::string name, const std::vector<std::string>& texts)
-      : field(Field::text(std::move(name))), column(Column::texts(texts)) {}
+  NamedColumn(std::string name, const std::vector<std::string>& texts);
 };
 
 /// Gives samples out of columns in memory, of which nothing is copied as long as samples are read in their order.
@@ -11212,18 +8119,18 @@ class MemorySource {
   /// Throws: ConfigError if the columns are not all as long, or two have one name.
   explicit MemorySource(std::vector<NamedColumn> columns, std::string name = "columns in memory");
 
-  [[nodiscard]] Schema schema() const { return block_->schema(); }
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return block_->rows(); }
-  [[nodiscard]] std::string describe() const { return name_; }
+  [[nodiscard]] Schema schema() const;
+  [[nodiscard]] std::optional<std::uint64_t> count() const;
+  [[nodiscard]] std::string describe() const;
   /// All columns.
-  [[nodiscard]] const Block& block() const noexcept { return *block_; }
+  [[nodiscard]] const Block& block() const noexcept;
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const;
 
  private:
   class Reader final : public BlockReader {
    public:
-    Reader(std::shared_ptr<const Block> block, std::size_t at) : block_(std::move(block)), at_(at) {}
+    Reader(std::shared_ptr<const Block> block, std::size_t at);
     [[nodiscard]] Block next(std::size_t most_rows) override;
 
    private:
@@ -11232,9 +8139,8 @@ class MemorySource {
   };
 
   std::string name_;
-  std::shared_ptr<const Block> block_{};
+  std::shared_ptr<const Block> block_;
 };
-static_assert(IndexedSource<MemorySource>);
 
 }  // namespace railyard::inline v0_1
 
@@ -11271,41 +8177,29 @@ class Dataset {
 
   /// Makes a dataset of columns in memory. Throws: ConfigError if they are not all as long.
   /// Example: ry::Dataset::from_columns({{"x", std::vector<float>{1, 2}}, {"y", std::vector<std::int64_t>{0, 1}}});
-  template <class = void>
-  [[nodiscard]] static Dataset from_columns(std::vector<NamedColumn> columns) {
-    return Dataset{MemorySource{std::move(columns)}};
-  }
+  [[nodiscard]] static Dataset from_columns(std::vector<NamedColumn> columns);
   /// Makes a dataset of a function that makes any of its samples: function(std::uint64_t id, SampleWriter& out).
-  template <class = void>
   [[nodiscard]] static Dataset from_function(Schema schema, std::uint64_t count,
-                                             SampleFunctionSource::Function function) {
-    return Dataset{SampleFunctionSource{std::move(schema), count, std::move(function)}};
-  }
+                                             SampleFunctionSource::Function function);
   /// Makes a dataset of a function that makes generators: each gives all samples in turn by bool(SampleWriter& out),
   /// and false at the end.
-  template <class = void>
-  [[nodiscard]] static Dataset from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin) {
-    return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
-  }
+  [[nodiscard]] static Dataset from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin);
 
   /// Makes a dataset of generators that never end: each gives samples in turn by function(SampleWriter& out).
-  template <class = void>
   [[nodiscard]] static Dataset from_endless_generator(Schema schema,
-                                                      std::function<GeneratorSource::EndlessGenerator()> begin) {
-    return Dataset{GeneratorSource::endless(std::move(schema), std::move(begin))};
-  }
+                                                      std::function<GeneratorSource::EndlessGenerator()> begin);
 
-  [[nodiscard]] const Schema& schema() const noexcept { return *node_->schema(); }
+  [[nodiscard]] const Schema& schema() const noexcept;
   /// The number of samples of an epoch, or nothing where that is known only at the end.
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return node_->count(); }
+  [[nodiscard]] std::optional<std::uint64_t> count() const;
   /// Whether any sample can be computed alone; see above.
-  [[nodiscard]] bool is_indexed() const { return node_->is_indexed(); }
+  [[nodiscard]] bool is_indexed() const;
   /// Whether it is known to have no end: it was made so, or repeat() was called without a number, and nothing after it
   /// ends it. What needs an end refuses it then. Of other generators nobody knows: what reads one to its end tells in
   /// words that it is still at it.
-  [[nodiscard]] bool is_endless() const { return node_->ending() == detail::Ending::never; }
+  [[nodiscard]] bool is_endless() const;
   /// The source and the operations, as messages show them.
-  [[nodiscard]] std::string describe() const { return node_->describe(); }
+  [[nodiscard]] std::string describe() const;
   /// How many damaged samples its sources have left out (OnError) of what this process has read so far. A loader tells
   /// of them in Result::warnings().
   [[nodiscard]] std::uint64_t skipped() const;
@@ -11386,80 +8280,28 @@ class Dataset {
   }
 
   /// Keeps columns, in the order given. Throws: ConfigError if one does not exist.
-  template <class = void>
-  [[nodiscard]] Dataset select(const std::vector<std::string>& names) const {
-    std::vector<std::size_t> chosen;
-    checked("select", [&] {
-      for (const std::string& name : names) chosen.push_back(schema().index_of(name));
-    });
-    return choose("select", std::move(chosen));
-  }
+  [[nodiscard]] Dataset select(const std::vector<std::string>& names) const;
   /// Leaves columns out. Throws: ConfigError if one does not exist.
-  template <class = void>
-  [[nodiscard]] Dataset drop(const std::vector<std::string>& names) const {
-    checked("drop", [&] {
-      for (const std::string& name : names) static_cast<void>(schema().index_of(name));
-    });
-    std::vector<std::size_t> chosen;
-    for (std::size_t column = 0; column < schema().size(); ++column) {
-      if (std::find(names.begin(), names.end(), schema()[column].name) == names.end()) chosen.push_back(column);
-    }
-    return choose("drop", std::move(chosen));
-  }
+  [[nodiscard]] Dataset drop(const std::vector<std::string>& names) const;
   /// Gives columns other names: pairs of the old and the new one. Throws: ConfigError if one does not exist, or two
   /// would be equal.
-  template <class = void>
-  [[nodiscard]] Dataset rename(const std::vector<std::pair<std::string, std::string>>& names) const {
-    std::vector<Field> fields = schema().fields();
-    std::string label = label_;
-    auto renamed = checked("rename", [&] {
-      for (const auto& [from, to] : names) {
-        fields[schema().index_of(from)].name = to;
-        if (from == label_) label = to;
-      }
-      return std::make_shared<const Schema>(std::move(fields));
-    });
-    Dataset result = operation("rename", renamed, detail::choose_columns(renamed, every_column()), true, {}, true);
-    result.label_ = std::move(label);
-    return result;
-  }
+  [[nodiscard]] Dataset rename(const std::vector<std::pair<std::string, std::string>>& names) const;
 
   /// Keeps the first samples.
-  template <class = void>
-  [[nodiscard]] Dataset take(std::uint64_t samples) const {
-    return over<detail::RangeNode<>>(detail::compose("take({})", samples), std::uint64_t{0}, samples);
-  }
+  [[nodiscard]] Dataset take(std::uint64_t samples) const;
   /// Leaves the first samples out.
-  template <class = void>
-  [[nodiscard]] Dataset skip(std::uint64_t samples) const {
-    return over<detail::RangeNode<>>(detail::compose("skip({})", samples), samples, detail::RangeNode<>::to_the_end);
-  }
+  [[nodiscard]] Dataset skip(std::uint64_t samples) const;
   /// Keeps the samples at the given places, in that order. Throws: ConfigError if the dataset is not indexed, or there
   /// is no such place.
-  template <class = void>
-  [[nodiscard]] Dataset at(std::vector<std::uint64_t> places) const {
-    require_index("at");
-    for (const std::uint64_t place : places) {
-      if (place >= *count()) refuse("at", detail::compose("there is no sample {}: there are {}", place, *count()));
-    }
-    return over<detail::SelectionNode<>>(detail::compose("at({} places)", places.size()), std::move(places));
-  }
+  [[nodiscard]] Dataset at(std::vector<std::uint64_t> places) const;
 
   /// Gives all samples in another order each epoch: a function of the reader's seed, the epoch and the seed given here.
   /// Every order is about as likely as any other. Throws: ConfigError if the dataset is not indexed.
-  template <class = void>
-  [[nodiscard]] Dataset shuffle(std::uint64_t seed = 0) const {
-    require_index("shuffle");
-    return over<detail::ShuffleNode<>>(seed);
-  }
+  [[nodiscard]] Dataset shuffle(std::uint64_t seed = 0) const;
   /// Gives the samples of a stream in another order each epoch, but each near where it was: the stream is cut into
   /// windows, whose borders move from epoch to epoch. Cost: a window is held in memory, and is read again where a run
   /// goes on in the middle of it. Throws: ConfigError for a window of none.
-  template <class = void>
-  [[nodiscard]] Dataset shuffle_window(std::size_t samples, std::uint64_t seed = 0) const {
-    if (samples == 0) refuse("shuffle_window", "a window of 0 samples holds none: give the largest that memory allows");
-    return over<detail::WindowNode<>>(samples, seed);
-  }
+  [[nodiscard]] Dataset shuffle_window(std::size_t samples, std::uint64_t seed = 0) const;
 
   /// Gives samples of similar length together, so that a batch of them needs little padding: windows of the samples are
   /// sorted by the length in a column and cut into groups, which come in an order of their own each epoch. Batches as
@@ -11467,38 +8309,19 @@ class Dataset {
   /// better mix. Its samples are held in memory, and read again where a run goes on in the middle of them; the sizes
   /// may then be others. An indexed dataset becomes a stream, whose samples shuffle() before this one mixes. Throws:
   /// ConfigError if all samples of the column are equally long, or for a group of none.
-  template <class = void>
-  [[nodiscard]] Dataset bucket_by_length(const std::string& column, std::size_t group, std::size_t window) const {
-    const std::size_t number = checked("bucket_by_length", [&] { return schema().index_of(column); });
-    if (!schema()[number].is_ragged()) {
-      refuse("bucket_by_length", detail::compose("\"{}\" is equally long in all samples: leave it out", column));
-    }
-    if (group == 0) refuse("bucket_by_length", "groups of 0 samples: give the size of a batch");
-    const std::size_t groups = std::max<std::size_t>(window / group, 1);
-    return over<detail::BucketNode<>>(detail::Bucketing{number, group, groups * group});
-  }
+  [[nodiscard]] Dataset bucket_by_length(const std::string& column, std::size_t group, std::size_t window) const;
 
   /// Gives the samples so many times over. Each time is an epoch of its own for what is random before it.
-  template <class = void>
-  [[nodiscard]] Dataset repeat(std::uint64_t times) const {
-    return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{times});
-  }
+  [[nodiscard]] Dataset repeat(std::uint64_t times) const;
   /// Gives the samples over and over, without end.
-  template <class = void>
-  [[nodiscard]] Dataset repeat() const {
-    return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{});
-  }
+  [[nodiscard]] Dataset repeat() const;
   /// Keeps the samples in memory once they have been read. Forked workers that have the cache from the program they
   /// come from, as those of Processes have the Trainer's datasets, read them once and keep them once for all, also for
   /// those of a restart: one makes the cache, and the others wait, unless it makes nothing for 5 minutes. What is
   /// random before it is drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a
   /// moment twice; where half of the host's does not hold them, reading them is a DataError. Throws: ConfigError for a
   /// dataset that has no end.
-  template <class = void>
-  [[nodiscard]] Dataset cache() const {
-    require_end("cache");
-    return over<detail::CacheNode<>>().with_likeness(likeness());
-  }
+  [[nodiscard]] Dataset cache() const;
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
   /// remove it when a function of yours has changed, also one of a BatchMapper, which nobody sees; so it is where of
@@ -11507,11 +8330,7 @@ class Dataset {
   /// others wait, unless it writes nothing for 5 minutes; hosts with copies of their own of the source's files name
   /// caches of their own. What is read is checked: a damaged cache is a DataError. It is read on machines with the same
   /// order of bytes. Throws: ConfigError for a dataset that has no end.
-  template <class = void>
-  [[nodiscard]] Dataset cache(const std::string& file) const {
-    require_end("cache");
-    return over<detail::FileCacheNode<>>(file);
-  }
+  [[nodiscard]] Dataset cache(const std::string& file) const;
 
   /// What operations and readers work on; not for users.
   [[nodiscard]] const detail::NodePtr& node() const noexcept { return node_; }
@@ -11525,18 +8344,17 @@ class Dataset {
   [[nodiscard]] Dataset alike(std::string_view name) const;
   /// Returns the dataset as one of which workers know that much of each other's samples.
   [[nodiscard]] Dataset with_likeness(detail::Likeness likeness) const;
-  [[nodiscard]] detail::Likeness likeness() const noexcept { return reading_.likeness; }
+  [[nodiscard]] detail::Likeness likeness() const noexcept;
   /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
   [[nodiscard]] const std::shared_ptr<const detail::CommonData>& common() const noexcept { return reading_.common; }
   /// Whether all workers have it alike as it is: nothing was done with it since alike().
-  [[nodiscard]] bool is_alike() const noexcept { return reading_.common != nullptr && reading_.common->node == node_; }
+  [[nodiscard]] bool is_alike() const noexcept;
 
  private:
   using Reading = detail::DatasetReading;
 
-  Dataset(detail::NodePtr node, std::string label) : Dataset(std::move(node), std::move(label), Reading{}) {}
-  Dataset(detail::NodePtr node, std::string label, const Reading& reading)
-      : node_(std::move(node)), label_(std::move(label)), reading_(reading) {}
+  Dataset(detail::NodePtr node, std::string label);
+  Dataset(detail::NodePtr node, std::string label, const Reading& reading);
 
   template <class S>
   [[nodiscard]] static std::string label_of(const S& source) {
@@ -11549,9 +8367,7 @@ class Dataset {
     }
   }
 
-  [[noreturn]] void refuse(std::string_view operation, std::string_view what) const {
-    throw ConfigError{detail::compose("{} -> {}: {}", describe(), operation, what)};
-  }
+  [[noreturn]] void refuse(std::string_view operation, std::string_view what) const;
   template <class Call>
   std::invoke_result_t<Call> checked(std::string_view operation, Call&& call) const {
     try {
@@ -11564,35 +8380,14 @@ class Dataset {
   void require_index(std::string_view operation) const;
 
   [[nodiscard]] detail::OperationSite site_of(std::string_view operation, Schema to) const;
-  template <class = void>
   [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
                                   bool keeps_count, std::function<void(detail::Fingerprint&)> identify = {},
                                   bool only_chooses = false,
-                                  std::shared_ptr<const AnyPreprocessor> preprocessor = {}) const {
-    const bool has_label = !label_.empty() && to->find(label_);
-    Reading reading = reading_;
-    if (!keeps_count) reading.likeness = detail::Likeness::none;  // a function may choose by rank
-    return {std::make_shared<const detail::BlockOpNode>(
-                node_, std::move(to),
-                detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
-                                               only_chooses, std::move(preprocessor)}),
-            has_label ? label_ : std::string{}, reading};
-  }
-  template <class = void>
-  [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const {
-    std::vector<Field> fields;
-    for (const std::size_t column : chosen) fields.push_back(schema()[column]);
-    auto to = checked(name, [&] { return std::make_shared<const Schema>(std::move(fields)); });
-    const auto identify = [chosen](detail::Fingerprint& fingerprint) {
-      for (const std::size_t column : chosen) fingerprint.add(std::uint64_t{column});
-    };
-    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true, identify, true);
-  }
-  [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
+                                  std::shared_ptr<const AnyPreprocessor> preprocessor = {}) const;
+  [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const;
+  [[nodiscard]] std::vector<std::size_t> every_column() const;
 
-  [[nodiscard]] Dataset after(const detail::NodePtr& made) const {
-    return {made, label_, detail::reading_after(reading_, node_, made)};
-  }
+  [[nodiscard]] Dataset after(const detail::NodePtr& made) const;
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
     return after(std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...));
@@ -11603,140 +8398,22 @@ class Dataset {
   Reading reading_{};
 };
 
-namespace detail {
-
-// The nodes of datasets that are to be put together, all with the columns of the first.
-template <class = void>
-[[nodiscard]] std::vector<NodePtr> nodes_of(const std::vector<Dataset>& datasets, std::string_view operation) {
-  if (datasets.empty()) throw ConfigError{compose("{}() was given no dataset", operation)};
-  std::vector<NodePtr> nodes;
-  for (const Dataset& dataset : datasets) {
-    if (dataset.schema() != datasets.front().schema()) {
-      throw ConfigError{
-          compose("{}({}, {}): the first has the columns {} and the second {}, or their dtypes or shapes "
-                  "differ: make them equal by select(), rename() or map()",
-                  operation, datasets.front().describe(), dataset.describe(), datasets.front().schema().names(),
-                  dataset.schema().names())};
-    }
-    nodes.push_back(dataset.node());
-  }
-  return nodes;
-}
-
-// Whether loaders divide what is made of the datasets, which is at least one: as they do each of them.
-template <class = void>
-[[nodiscard]] bool all_divided(const std::vector<Dataset>& datasets, std::string_view operation) {
-  for (const Dataset& dataset : datasets) {
-    if (dataset.is_divided() == datasets.front().is_divided()) continue;
-    const bool is_first = datasets.front().is_divided();
-    throw ConfigError{
-        compose("{}() was given {}, which loaders divide among the workers, beside {}, of which each worker has all "
-                "or a part of its own (RunConfig::data, undivided()): name both in RunConfig::data.split or none, or "
-                "call undivided() of the first",
-                operation, datasets[is_first ? 0 : static_cast<std::size_t>(&dataset - datasets.data())].describe(),
-                datasets[is_first ? static_cast<std::size_t>(&dataset - datasets.data()) : 0].describe())};
-  }
-  return datasets.front().is_divided();
-}
-
-// The name that all of the datasets have; empty if they have several.
-template <class = void>
-[[nodiscard]] std::string common_name(const std::vector<Dataset>& datasets) {
-  const std::string& name = datasets.front().name();
-  const bool is_one = std::all_of(datasets.begin(), datasets.end(), [&](auto& one) { return one.name() == name; });
-  return is_one ? name : std::string{};
-}
-
-// Makes a dataset of a node that joins datasets by the settings: workers have it alike where they have those alike.
-template <class = void>
-[[nodiscard]] Dataset joined_of(const std::vector<Dataset>& datasets, NodePtr node, std::string label,
-                                std::string_view operation, std::string_view settings = {}) {
-  Dataset made = Dataset::from_node(std::move(node), std::move(label), all_divided(datasets, operation))
-                     .named(common_name(datasets));
-  std::string names;
-  bool is_alike = true;
-  Likeness likeness = settings.empty() ? Likeness::as_given : Likeness::by_arguments;
-  for (const Dataset& dataset : datasets) {
-    is_alike = is_alike && dataset.is_alike();
-    likeness = std::min(likeness, dataset.likeness());
-    if (is_alike) names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
-  }
-  return (is_alike ? made.alike(compose("{}({}){}", operation, names, settings)) : made).with_likeness(likeness);
-}
-
-}  // namespace detail
-
 /// Gives the samples of one dataset after those of another. Loaders divide it as they do each of them, as is so of all
 /// that joins datasets. Throws: ConfigError if their columns differ, one that is not the last has no end, or loaders
 /// divide only some.
-template <class = void>
-[[nodiscard]] Dataset concat(const std::vector<Dataset>& datasets) {
-  const auto nodes = detail::nodes_of(datasets, "concat");
-  for (std::size_t at = 0; at + 1 < datasets.size(); ++at) {
-    if (!datasets[at].is_endless()) continue;
-    throw ConfigError{
-        detail::compose("concat() was given {}, whose samples have no end, before others that would never come: take() "
-                        "as many of it as there are to be, or mix() them",
-                        datasets[at].describe())};
-  }
-  return detail::joined_of(datasets, std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label(),
-                           "concat");
-}
+[[nodiscard]] Dataset concat(const std::vector<Dataset>& datasets);
 
 /// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
 /// Throws: ConfigError if they have not, if only some have an end, if two columns have one name, or if loaders divide
 /// only some; DataError at the end, if that was not known.
-template <class = void>
-[[nodiscard]] Dataset zip(const std::vector<Dataset>& datasets) {
-  if (datasets.empty()) throw ConfigError{"zip() was given no dataset"};
-  std::vector<Field> fields;
-  std::vector<detail::NodePtr> nodes;
-  std::string label;
-  std::optional<std::uint64_t> first;
-  for (const Dataset& dataset : datasets) {
-    fields.insert(fields.end(), dataset.schema().begin(), dataset.schema().end());
-    nodes.push_back(dataset.node());
-    if (label.empty()) label = dataset.label();
-    if (dataset.is_endless() != datasets.front().is_endless()) {
-      const bool is_first = datasets.front().is_endless();
-      throw ConfigError{detail::compose(
-          "zip() was given {}, whose samples have no end, beside {}, whose samples have one: take() as "
-          "many of it",
-          datasets[is_first ? 0 : nodes.size() - 1].describe(), datasets[is_first ? nodes.size() - 1 : 0].describe())};
-    }
-    const auto count = dataset.count();
-    if (!first) first = count;
-    if (count && *count != *first) {
-      throw ConfigError{detail::compose("zip() was given {} of {} samples beside others of {}: cut them with take()",
-                                        dataset.describe(), *count, *first)};
-    }
-  }
-  auto schema = std::make_shared<const Schema>(std::move(fields));
-  return detail::joined_of(datasets, std::make_shared<const detail::ZipNode<>>(std::move(schema), std::move(nodes)),
-                           label, "zip");
-}
+[[nodiscard]] Dataset zip(const std::vector<Dataset>& datasets);
 
 /// Mixes datasets at random, each with a share of the samples that is its weight. Where one ends, the others go on, so
 /// that each sample of all of them comes once; to hold the shares to the end, repeat() the datasets and take() as many
 /// samples as an epoch is to have. Throws: ConfigError if their columns differ, a weight is not a number above 0, or
 /// loaders divide only some.
-template <class = void>
 [[nodiscard]] Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
-                          std::uint64_t seed = 0) {
-  const auto nodes = detail::nodes_of(datasets, "mix");
-  const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) {
-    return detail::magnitude_bits(weight) < detail::infinity_bits && weight > 0;
-  });
-  if (weights.size() != datasets.size() || !is_right) {
-    throw ConfigError{
-        detail::compose("mix() of {} datasets was given the weights {{{}}}: give a number above 0, not infinite, for "
-                        "each",
-                        datasets.size(), detail::joined(weights, ", "))};
-  }
-  return detail::joined_of(datasets, std::make_shared<const detail::MixNode<>>(nodes, weights, seed),
-                           datasets.front().label(), "mix",
-                           detail::compose(" {{{}}} {}", detail::joined(weights, ", "), seed));
-}
+                          std::uint64_t seed = 0);
 
 }  // namespace railyard::inline v0_1
 
@@ -11767,14 +8444,6 @@ struct DatasetStats {
 
 namespace detail {
 
-// Lays cells out in columns, the first row of which are their names.
-[[nodiscard]] std::string table_text(const std::vector<std::vector<std::string>>& rows);
-
-[[nodiscard]] inline std::string number_text(double number) { return compose("{:.6g}", number); }
-
-// One cell of a table; long ones are cut.
-[[nodiscard]] std::string cell_text(const Block& block, std::size_t column, std::size_t row);
-
 // Adds numbers to what is known of a column, by Welford's method: squares holds the sum of squared distances.
 template <class T>
 void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares) {
@@ -11804,8 +8473,6 @@ void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares)
 /// Example: fmt::print("{}", ry::show(dataset));
 [[nodiscard]] std::string show(const Dataset& dataset, std::size_t samples = 10);
 
-
-
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/epoch_position.hpp
@@ -11818,14 +8485,13 @@ class EpochPosition {
  public:
   /// At the begin of an epoch.
   EpochPosition() = default;
-  EpochPosition(std::uint64_t seed, std::uint64_t epoch, bool shuffle, std::optional<std::uint64_t> count)
-      : seed_(seed), epoch_(epoch), is_shuffled_(shuffle), count_(count) {}
+  EpochPosition(std::uint64_t seed, std::uint64_t epoch, bool shuffle, std::optional<std::uint64_t> count);
 
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] bool is_shuffled() const noexcept { return is_shuffled_; }
   /// The samples of the epoch, where that was known.
-  [[nodiscard]] std::optional<std::uint64_t> count() const noexcept { return count_; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const noexcept;
   /// The samples that have been consumed: the first of the epoch's order.
   [[nodiscard]] std::uint64_t consumed() const noexcept { return consumed_; }
   /// Where the streams stand, if the dataset is not indexed.
@@ -11843,18 +8509,15 @@ class EpochPosition {
  private:
   [[noreturn]] static void refuse(std::string_view name, std::string_view text);
   [[nodiscard]] static std::uint64_t parse(std::string_view name, std::string_view text);
-  [[nodiscard]] static std::uint64_t number_in(const State& state, std::string_view name) {
-    return parse(name, state.at(name).as<std::string>());
-  }
+  [[nodiscard]] static std::uint64_t number_in(const State& state, std::string_view name);
 
   std::uint64_t seed_ = 0;
   std::uint64_t epoch_ = 0;
   bool is_shuffled_ = false;
-  std::optional<std::uint64_t> count_{};
+  std::optional<std::uint64_t> count_;
   std::uint64_t consumed_ = 0;
-  std::vector<std::uint64_t> place_{};
+  std::vector<std::uint64_t> place_;
 };
-static_assert(Stateful<EpochPosition>);
 
 }  // namespace railyard::inline v0_1
 
@@ -11883,7 +8546,8 @@ struct EpochOptions {
   std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
   /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
-  /// take more.
+  /// take more; the window of a
+  /// shuffle is refused where it leaves no room for two batches.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
@@ -11891,15 +8555,6 @@ struct EpochOptions {
   bool drop_last = false;
 };
 
-namespace detail {
-
-// Fills in what the dataset says and the options do not.
-[[nodiscard]] EpochOptions completed(EpochOptions options, const Dataset& dataset);
-
-// Returns where the reader begins. Throws: ConfigError if the options cannot be met.
-[[nodiscard]] EpochPosition check_epoch_options(const Dataset& dataset, const EpochOptions& options);
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/feed_memory.hpp
@@ -11907,9 +8562,6 @@ namespace detail {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-// One that is dead, and waits to be buried, counts as alive.
-[[nodiscard]] inline bool is_alive(pid_t process) noexcept { return ::kill(process, 0) == 0 || errno != ESRCH; }
 
 // Belongs to one reader, and to the leader who writes for it. Bytes are counted from the begin of the memory's life;
 // byte number n lies at n modulo the capacity.
@@ -11950,30 +8602,24 @@ class FeedMemory {
   explicit FeedMemory(const std::string& address);
   FeedMemory(const FeedMemory&) = delete;
   FeedMemory& operator=(const FeedMemory&) = delete;
-  ~FeedMemory() { ::munmap(base_, size_); }
+  ~FeedMemory();
 
   // What others open it by, while this object lives.
-  [[nodiscard]] std::string address() const { return compose("{} {} {}", process_, file_.get(), header().token); }
+  [[nodiscard]] std::string address() const;
 
-  [[nodiscard]] FeedHeader& header() const noexcept { return *std::launder(static_cast<FeedHeader*>(base_)); }
-  [[nodiscard]] FeedLine& line(std::size_t reader) const noexcept {
-    return *std::launder(reinterpret_cast<FeedLine*>(line_at(reader)));
-  }
+  [[nodiscard]] FeedHeader& header() const noexcept;
+  [[nodiscard]] FeedLine& line(std::size_t reader) const noexcept;
   // The bytes of a line.
-  [[nodiscard]] std::byte* bytes(std::size_t reader) const noexcept {
-    return line_at(header().num_readers) + reader * header().capacity;
-  }
+  [[nodiscard]] std::byte* bytes(std::size_t reader) const noexcept;
 
-  [[nodiscard]] pid_t maker() const noexcept { return process_; }
-  [[nodiscard]] bool is_maker() const noexcept { return ::getpid() == process_; }
+  [[nodiscard]] pid_t maker() const noexcept;
+  [[nodiscard]] bool is_maker() const noexcept;
 
  private:
   static constexpr std::size_t lines_offset =
       (sizeof(FeedHeader) + alignof(FeedLine) - 1) / alignof(FeedLine) * alignof(FeedLine);
 
-  [[nodiscard]] static std::size_t size_for(std::size_t num_readers, std::size_t capacity) noexcept {
-    return lines_offset + num_readers * (sizeof(FeedLine) + capacity);
-  }
+  [[nodiscard]] static std::size_t size_for(std::size_t num_readers, std::size_t capacity) noexcept;
   [[nodiscard]] std::byte* line_at(std::size_t reader) const noexcept;
   void map();
 
@@ -12001,12 +8647,12 @@ struct FeedTaker {
 // Counts how long another worker may hold up this one's loop. Only while the loop waits: what is read ahead has time.
 class FeedPatience {
  public:
-  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), budget_(budget) {}
+  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept;
 
   // Sleeps for a moment, or until the word is another. False when it is enough.
   [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts = true) noexcept;
-  [[nodiscard]] std::chrono::nanoseconds spent() const noexcept { return spent_; }
-  [[nodiscard]] bool is_spent() const noexcept { return spent_ >= budget_; }
+  [[nodiscard]] std::chrono::nanoseconds spent() const noexcept;
+  [[nodiscard]] bool is_spent() const noexcept;
 
  private:
   const FeedTaker* taker_;
@@ -12017,11 +8663,11 @@ class FeedPatience {
 // Says how long another worker is worth waiting for: hardly at all, once that was in vain, and less each time.
 class FeedTrust {
  public:
-  explicit FeedTrust(std::chrono::nanoseconds full) noexcept : full_(full), patience_(full) {}
+  explicit FeedTrust(std::chrono::nanoseconds full) noexcept;
 
-  [[nodiscard]] std::chrono::nanoseconds patience() const noexcept { return patience_; }
-  void gain() noexcept { patience_ = full_; }
-  void lose() noexcept { patience_ = patience_ == full_ ? full_ / 40 : std::max(patience_ / 2, full_ / 1000); }
+  [[nodiscard]] std::chrono::nanoseconds patience() const noexcept;
+  void gain() noexcept;
+  void lose() noexcept;
 
  private:
   std::chrono::nanoseconds full_;
@@ -12031,19 +8677,18 @@ class FeedTrust {
 // The leader's end. Used by one thread at a time.
 class FeedWriter {
  public:
-  FeedWriter(const FeedMemory& memory, std::size_t reader) noexcept
-      : header_(&memory.header()), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
+  FeedWriter(const FeedMemory& memory, std::size_t reader) noexcept;
 
   // Serves the reader from here on, if it wants the batches that have the key. Once a session: a reader that has not
   // seen yet that it is no longer served stands somewhere else than where the leader begins again.
   [[nodiscard]] bool accept(std::uint64_t key) noexcept;
   [[nodiscard]] bool is_serving() const noexcept;
-  [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(line_->rank.load()); }
+  [[nodiscard]] std::size_t rank() const noexcept;
 
   // False if the reader has left or died, or patience is at its end.
   [[nodiscard]] bool write(const void* from, std::size_t size, FeedPatience& patience) noexcept;
   // Wakes the reader.
-  void flush() const noexcept { nudge(line_->filled); }
+  void flush() const noexcept;
   void leave() const noexcept;
 
  private:
@@ -12059,11 +8704,7 @@ class FeedWriter {
 // The reader's end. Used by one thread at a time.
 class FeedReader {
  public:
-  FeedReader(const FeedMemory& memory, std::size_t reader) noexcept
-      : memory_(&memory),
-        line_(&memory.line(reader)),
-        bytes_(memory.bytes(reader)),
-        session_(std::max(line_->accepted.load(), line_->session.load())) {}
+  FeedReader(const FeedMemory& memory, std::size_t reader) noexcept;
 
   // Asks to be served, and waits for that: also where the leader has written all by the time that this one sees it.
   // False if it comes too late, or patience is at its end.
@@ -12072,8 +8713,8 @@ class FeedReader {
   // False if the leader has left or died, or patience with one that rests is at its end.
   [[nodiscard]] bool read(void* to, std::size_t size, FeedPatience& patience) noexcept;
   // Wakes the leader, if it waits for room.
-  void release() const noexcept { nudge(line_->taken); }
-  void rest(bool rests) const noexcept { line_->rests.store(rests); }
+  void release() const noexcept;
+  void rest(bool rests) const noexcept;
   void leave() const noexcept;
 
  private:
@@ -12093,20 +8734,9 @@ class FeedReader {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Says which batches of what are gone over: workers that say the same are given parts of the same. name: of what all
-// workers have alike and each gets as a whole; empty for what is divided among them.
-[[nodiscard]] std::uint64_t feed_key(const DataNode& node, std::string_view name, const EpochOptions& options,
-                                            const EpochPosition& from);
-
-// The operations that each worker does by itself with what all have alike, and whole; nothing if they could not read
-// that together, or if it costs each no more to have it than to be given it.
-[[nodiscard]] std::optional<OperationChain> own_operations(const Dataset& dataset);
-
 // Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike, or
 // what operations make of that whose arguments tell what they do. Others may choose by rank.
-[[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
-  return !dataset.is_divided() && dataset.likeness() == Likeness::none;
-}
+[[nodiscard]] bool is_own_part(const Dataset& dataset);
 
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
 // is not there in time, stops, or dies is left behind, and the others go on as they would alone, each from where it
@@ -12132,7 +8762,7 @@ class HostFeed {
 
   [[nodiscard]] bool leads() const noexcept { return seat_.local_rank == 0; }
   // Of all lines together, for the leader.
-  [[nodiscard]] std::size_t bytes() const noexcept { return writers_.size() * memory_->header().capacity; }
+  [[nodiscard]] std::size_t bytes() const noexcept;
 
   // Says that this worker reads no further, for its loop does not take what it has read; or that it does again.
   void rest(bool rests) const noexcept;
@@ -12141,42 +8771,36 @@ class HostFeed {
   void gather(std::uint64_t key, const FeedTaker& taker);
   [[nodiscard]] std::vector<FeedWriter>& writers() noexcept { return writers_; }
   // How long a writer may hold the leader up; with which the leader gives one up that it has waited for in vain.
-  [[nodiscard]] FeedPatience patience_with(std::size_t writer, const FeedTaker& taker) const noexcept {
-    return {taker, trust_[writer].patience()};
-  }
+  [[nodiscard]] FeedPatience patience_with(std::size_t writer, const FeedTaker& taker) const noexcept;
   void give_up(std::size_t writer, const FeedPatience& patience) noexcept;
   void end_session() noexcept;
 
   // For the others: their line, once the leader serves this one. nullptr if it does not.
   [[nodiscard]] FeedReader* join(std::uint64_t key, std::size_t rank, const FeedTaker& taker);
   // How long the leader may hold this worker up; with which it gives it up if it has waited in vain.
-  [[nodiscard]] FeedPatience patience_with_leader(const FeedTaker& taker) const noexcept {
-    return {taker, trust_.front().patience()};
-  }
-  void give_up_leader(const FeedPatience& patience) noexcept {
-    if (patience.is_spent()) trust_.front().lose();
-  }
+  [[nodiscard]] FeedPatience patience_with_leader(const FeedTaker& taker) const noexcept;
+  void give_up_leader(const FeedPatience& patience) noexcept;
   // was_fed: to the end, or for as long as was wanted.
   void leave(bool was_fed) noexcept;
 
   // Says that this worker reads by itself what comes after so many samples of the epoch.
   void go_alone(std::uint64_t consumed) noexcept;
   // What go_alone() has said since begin_epoch(). Both may be called by another thread.
-  [[nodiscard]] std::uint64_t alone_from() const noexcept { return alone_from_.load(); }
-  void begin_epoch() noexcept { alone_from_.store(never); }
+  [[nodiscard]] std::uint64_t alone_from() const noexcept;
+  void begin_epoch() noexcept;
 
   static constexpr std::uint64_t never = ~std::uint64_t{0};
 
-  [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience}; }
+  [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept;
 
  private:
   [[nodiscard]] bool find_leader(const FeedTaker& taker, const Deadline& deadline);
 
   Seat seat_;
   std::vector<FeedTrust> trust_;  // of the leader in each reader; of a reader in the leader
-  std::optional<FeedMemory> memory_{};
-  std::vector<FeedWriter> writers_{};  // of the leader
-  std::optional<FeedReader> reader_{};
+  std::optional<FeedMemory> memory_;
+  std::vector<FeedWriter> writers_;  // of the leader
+  std::optional<FeedReader> reader_;
   std::atomic<std::uint64_t> alone_from_{never};
 };
 
@@ -12188,28 +8812,6 @@ class HostFeed {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-// Which samples of a part of a batch a worker is given, counted from the batch's begin: where there is none for it, one
-// of another worker's if it asks for that.
-[[nodiscard]] Range given_range(const EpochOptions& options, Range part) noexcept;
-
-// Is an indexed node as a stream, in the order that an epoch has.
-class EpochNode final : public OrderNode {
- public:
-  EpochNode(NodePtr upstream, std::optional<Permutation> order)
-      : OrderNode(std::move(upstream), "an epoch"), order_(std::move(order)) {}
-
-  [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override;
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
-    return open_indexed(shared_from_this(), scope, from);
-  }
-  // Where an OwnBatches of it begins.
-  [[nodiscard]] static Place place_of(std::uint64_t consumed) { return {0, consumed}; }
-
- private:
-  std::optional<Permutation> order_;
-};
 
 // Gives what one worker has of the batches of a stream.
 class StreamBatches {
@@ -12229,138 +8831,11 @@ class StreamBatches {
   virtual void end() noexcept = 0;
 };
 
-// Goes through the stream itself.
-class OwnBatches final : public StreamBatches {
- public:
-  OwnBatches(const NodePtr& node, const Scope& scope, const EpochOptions& options, Place from)
-      : node_(node), scope_(scope), options_(options), rows_(open(node, scope, std::move(from))) {}
-
-  [[nodiscard]] std::size_t begin() override;
-  [[nodiscard]] Place place() const override;
-  // Copied where the rest of the batch is other workers', so that its memory is not kept.
-  [[nodiscard]] Block take(Range range) override;
-  void end() noexcept override;
-
-  // Samples of the batch, as they lie in memory.
-  [[nodiscard]] std::vector<Block> slices_of(Range range) const;
-
- private:
-  [[nodiscard]] static RowReader open(const NodePtr& node, const Scope& scope, Place from);
-
-  NodePtr node_;
-  Scope scope_;
-  EpochOptions options_;
-  RowReader rows_;
-  std::vector<Block> batch_{};  // of all workers
-  MemoryShare share_{};
-};
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/fed_batches.hpp
 // Batches of a stream that one worker of a host reads for all of them. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// What a message begins with; the place, the ids and the columns follow.
-struct FeedMessage {
-  std::uint64_t size = 0;  // of the batch, all workers together
-  std::uint64_t rows = 0;  // of it, for this one
-  std::uint64_t place = 0;
-};
-
-[[nodiscard]] bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& patience);
-
-// Returns nothing if the leader has left.
-[[nodiscard]] std::optional<Block> read_block(FeedReader& from, const std::shared_ptr<const Schema>& schema,
-                                                     std::size_t rows, FeedPatience& patience);
-
-// Goes through the stream, and gives the other workers of the host their parts of each batch, or all of it where each
-// gets the whole.
-class LedBatches final : public StreamBatches {
- public:
-  LedBatches(std::unique_ptr<OwnBatches> own, const Scope& scope, const EpochOptions& options, HostFeed& feed,
-             const FeedTaker& taker, std::uint64_t key)
-      : own_(std::move(own)),
-        options_(options),
-        feed_(&feed),
-        taker_(&taker),
-        key_(key),
-        share_(*scope.budget, feed.bytes()) {}
-  ~LedBatches() override { feed_->end_session(); }
-
-  [[nodiscard]] std::size_t begin() override;
-  [[nodiscard]] Place place() const override { return own_->place(); }
-  [[nodiscard]] Block take(Range range) override { return own_->take(range); }
-  void end() noexcept override { own_->end(); }
-
- private:
-  void gather();
-
-  // Where it fails, it does so for each worker by itself, which then says what it was.
-  [[nodiscard]] std::size_t read();
-
-  void serve(std::size_t at, std::size_t size, FeedPatience& patience);
-
-  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size, FeedPatience& patience) const;
-
-  std::unique_ptr<OwnBatches> own_;
-  EpochOptions options_;
-  HostFeed* feed_;
-  const FeedTaker* taker_;
-  std::uint64_t key_;
-  MemoryShare share_;                     // of what is under way to the others
-  std::vector<FeedPatience> of_epoch_{};  // with each of them, where they need not keep step
-  bool has_begun_ = false;
-};
-
-// Has its parts of the batches from the worker that leads, and goes on by itself where that one leaves.
-class FedBatches final : public StreamBatches {
- public:
-  FedBatches(const NodePtr& node, const Scope& scope, const EpochOptions& options, Place from, HostFeed& feed,
-             const FeedTaker& taker, std::uint64_t key)
-      : node_(node),
-        scope_(scope),
-        options_(options),
-        place_(std::move(from)),
-        feed_(&feed),
-        taker_(&taker),
-        key_(key),
-        consumed_(options_.from.consumed()) {}
-  ~FedBatches() override { feed_->leave(line_ != nullptr && !own_); }
-
-  [[nodiscard]] std::size_t begin() override;
-  [[nodiscard]] Place place() const override { return own_ ? own_->place() : place_; }
-  [[nodiscard]] Block take(Range range) override;
-  void end() noexcept override;
-
- private:
-  void join();
-
-  // The size of the batch, which is then there; nothing if the leader has left, or has kept this worker waiting.
-  [[nodiscard]] std::optional<std::size_t> receive();
-  [[nodiscard]] std::optional<std::size_t> receive(FeedPatience& patience);
-
-  NodePtr node_;
-  Scope scope_;
-  EpochOptions options_;
-  Place place_;  // after the last batch
-  HostFeed* feed_;
-  const FeedTaker* taker_;
-  std::uint64_t key_;
-  std::uint64_t consumed_;  // samples of the epoch, all workers together
-  bool has_begun_ = false;
-  FeedReader* line_ = nullptr;
-  std::optional<FeedPatience> of_epoch_{};  // with the leader, where workers need not keep step
-  Block block_{};                           // of the batch, what is for this worker
-  std::size_t given_ = 0;
-  std::unique_ptr<OwnBatches> own_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/batch_plan.hpp
 // Cuts an epoch into batches and each of them among the workers. Data room.
@@ -12403,8 +8878,8 @@ class BatchPlan {
   EpochPosition end_{};     // of the batch
   bool is_indexed_;
   std::uint64_t count_ = 0;                  // if indexed
-  std::optional<Permutation> order_{};       // if indexed and shuffled
-  std::unique_ptr<StreamBatches> stream_{};  // if not indexed, or read with others
+  std::optional<Permutation> order_;       // if indexed and shuffled
+  std::unique_ptr<StreamBatches> stream_;  // if not indexed, or read with others
   std::size_t size_ = 0;                     // of the batch
   std::size_t num_parts_ = 0;
   std::size_t part_ = 0;  // that is planned next
@@ -12465,12 +8940,10 @@ class EpochDriver {
   // end, so that the error reaches whoever can tell of it.
   static void leave(std::unique_ptr<EpochDriver> driver) noexcept;
 
-  [[nodiscard]] std::optional<Ready> next(const Deadline& deadline) {
-    return thread_.joinable() ? wait_for_ready(deadline) : compute();
-  }
+  [[nodiscard]] std::optional<Ready> next(const Deadline& deadline);
   // Where the epoch begins.
   [[nodiscard]] const EpochPosition& begin() const noexcept { return begin_; }
-  [[nodiscard]] std::size_t used_bytes() const noexcept { return budget_.used(); }
+  [[nodiscard]] std::size_t used_bytes() const noexcept;
   // Whether the last deadline has passed, so that another thread will wait for its end.
   [[nodiscard]] bool is_late() const noexcept { return is_late_; }
 
@@ -12478,9 +8951,8 @@ class EpochDriver {
   void start();
   void ask_to_stop() noexcept;
   void drive() noexcept;
-  void rest(bool rests) const noexcept {
-    if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
-  }
+  void rest(bool rests) const noexcept;
+  // One step is computed while the caller has another, if there is memory for both; else when the caller waits for it.
   [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept;
   std::optional<Ready> compute();
   std::optional<Ready> wait_for_ready(const Deadline& deadline);
@@ -12492,14 +8964,14 @@ class EpochDriver {
   EpochPosition begin_;
   MemoryBudget budget_;
   TaskPool pool_;
-  std::optional<BatchPlan> plan_{};
-  std::deque<BatchPlan::Outline> outlines_{};  // of the steps that are being computed
-  std::optional<OrderedStage> stage_{};
+  std::optional<BatchPlan> plan_;
+  std::deque<BatchPlan::Outline> outlines_;  // of the steps that are being computed
+  std::optional<OrderedStage> stage_;
   bool is_late_ = false;  // the last deadline has passed
 
   std::mutex mutex_{};
   std::condition_variable changed_{};
-  std::deque<Ready> ready_{};
+  std::deque<Ready> ready_;
   std::size_t largest_ = 0;  // bytes of a step
   bool is_resting_ = false;  // the thread, until there is room for several steps
   bool is_over_ = false;
@@ -12508,21 +8980,12 @@ class EpochDriver {
   std::thread thread_{};
 };
 
-
-
 // Opens the dataset: what that throws belongs to the first step.
-
 
 // Computes the next step. What was thrown once is thrown again: nothing goes on after it.
 
-
-// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When the queue is full,
+// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When there is no room,
 // it rests until half of it has been taken: to be woken for each step would cost the loop more than the step is worth.
-
-
-
-
-
 
 }  // namespace detail
 
@@ -12534,9 +8997,7 @@ class EpochReader {
  public:
   /// Throws: ConfigError if the options cannot be met, or go on from another dataset or order. Reading begins here
   /// where there are threads, which are none that the scheduler hurries: they do not push the loop off its core.
-  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes = {})
-      : driver_(std::make_unique<detail::EpochDriver>(dataset, options, std::move(wishes))),
-        position_(driver_->begin()) {}
+  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes = {});
   EpochReader(const EpochReader&) = delete;
   EpochReader& operator=(const EpochReader&) = delete;
   ~EpochReader();
@@ -12556,11 +9017,11 @@ class EpochReader {
     using pointer = EpochStep*;
     using reference = EpochStep&;
 
-    explicit Iterator(EpochReader& reader) : reader_(&reader), step_(reader.next()) {}
-    [[nodiscard]] EpochStep& operator*() noexcept { return *step_; }
-    [[nodiscard]] EpochStep* operator->() noexcept { return &*step_; }
+    explicit Iterator(EpochReader& reader);
+    [[nodiscard]] EpochStep& operator*() noexcept;
+    [[nodiscard]] EpochStep* operator->() noexcept;
     Iterator& operator++();
-    void operator++(int) { ++*this; }
+    void operator++(int);
     friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
       return !iterator.step_;
     }
@@ -12569,15 +9030,15 @@ class EpochReader {
     EpochReader* reader_;
     std::optional<EpochStep> step_;
   };
-  [[nodiscard]] Iterator begin() { return Iterator{*this}; }
-  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+  [[nodiscard]] Iterator begin();
+  [[nodiscard]] static std::default_sentinel_t end() noexcept;
 
   /// What has been consumed when the steps given so far have.
   [[nodiscard]] const EpochPosition& position() const noexcept { return position_; }
   /// Bytes of all samples under way, as they are counted against the bound.
-  [[nodiscard]] std::size_t used_bytes() const noexcept { return driver_->used_bytes(); }
+  [[nodiscard]] std::size_t used_bytes() const noexcept;
   /// Whether the last step did not come before its deadline: what reads may then live on after the reader.
-  [[nodiscard]] bool is_late() const noexcept { return driver_->is_late(); }
+  [[nodiscard]] bool is_late() const noexcept;
 
  private:
   std::unique_ptr<detail::EpochDriver> driver_;
@@ -12595,9 +9056,7 @@ namespace railyard::inline v0_1 {
 /// Makes a dataset of CSV files, by path, list or pattern; see CsvSource. The first rows decide on the types of
 /// columns. Throws: DataError if the first file cannot be read or has no columns; ConfigError that lists the columns if
 /// the label is none of them. Example: auto digits = ry::read_csv("digits.csv", {.label = "digit"});
-[[nodiscard]] inline Dataset read_csv(InputFiles files, CsvSourceOptions options = {}) {
-  return Dataset{CsvSource{std::move(files), std::move(options)}};
-}
+[[nodiscard]] Dataset read_csv(InputFiles files, CsvSourceOptions options = {});
 
 }  // namespace railyard::inline v0_1
 
@@ -12607,25 +9066,6 @@ namespace railyard::inline v0_1 {
 namespace railyard::inline v0_1 {
 
 namespace detail {
-
-// Returns what the fractions add up to before and with each part. Throws: ConfigError if they are none.
-[[nodiscard]] std::vector<double> sums_of_fractions(const Dataset& dataset,
-                                                           const std::vector<double>& fractions);
-
-// Throws: ConfigError if there are more samples than places of them fit in memory.
-void check_room_for_places(const Dataset& dataset);
-
-// Divides places, in a random order, among the parts.
-void deal(const std::vector<std::uint64_t>& places, const std::vector<double>& sums, std::uint64_t seed,
-                 std::vector<std::vector<std::uint64_t>>& parts);
-
-// Makes datasets of the parts, whose samples stay in the order of the whole: files are read best from begin to end.
-[[nodiscard]] std::vector<Dataset> select_parts(const Dataset& dataset, const std::vector<double>& sums,
-                                                       std::vector<std::vector<std::uint64_t>> parts);
-
-// Deals the samples of a stream by their ids.
-[[nodiscard]] std::vector<Dataset> filter_parts(const Dataset& dataset, const std::vector<double>& sums,
-                                                       std::uint64_t seed);
 
 template <std::size_t N>
 [[nodiscard]] std::array<Dataset, N> as_array(const std::vector<Dataset>& parts) {
@@ -12672,16 +9112,11 @@ template <std::size_t N>
 namespace railyard::inline v0_1 {
 namespace detail {
 
-inline constexpr std::size_t max_message_bytes = std::size_t{1} << 20U;
-inline constexpr std::size_t ring_bytes = std::size_t{1} << 21U;
-
 /// Wakes the supervisor, but only while it sleeps: a stream of messages costs one system call per nap, not per message.
 struct Bell {
   std::atomic<std::uint32_t> armed{0};
 
-  void ring_if_armed(int event_fd) noexcept {
-    if (armed.load() != 0 && armed.exchange(0) != 0) ring(event_fd);
-  }
+  void ring_if_armed(int event_fd) noexcept;
   static void ring(int event_fd) noexcept;
 };
 
@@ -12704,7 +9139,7 @@ struct Record {
 /// Views a ring. One thread writes at a time and one thread reads.
 class MessageRing {
  public:
-  MessageRing(RingState& state, std::byte* bytes) noexcept : state_(&state), bytes_(bytes) {}
+  MessageRing(RingState& state, std::byte* bytes) noexcept;
 
   /// Appends a record, or returns false if there is no room.
   [[nodiscard]] bool try_write(RecordKind kind, std::span<const std::byte> payload) noexcept;
@@ -12715,9 +9150,7 @@ class MessageRing {
   /// Takes the oldest record, if there is one.
   [[nodiscard]] std::optional<Record> read();
 
-  [[nodiscard]] bool has_records() const noexcept {
-    return state_->head.load() != state_->tail.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] bool has_records() const noexcept;
 
  private:
   struct Header {
@@ -12731,7 +9164,7 @@ class MessageRing {
   }
 
   // Headers are aligned to 8 bytes and never wrap.
-  void put(std::uint64_t at, Header header) noexcept { std::memcpy(bytes_ + at % ring_bytes, &header, sizeof header); }
+  void put(std::uint64_t at, Header header) noexcept;
   [[nodiscard]] Header header_at(std::uint64_t at) const noexcept;
 
   void copy_in(std::uint64_t at, std::span<const std::byte> payload) noexcept;
@@ -12758,19 +9191,15 @@ struct StoreBlock {
   static constexpr std::size_t num_slots = 1U << 14U;
   static constexpr std::size_t num_bytes = 16U << 20U;
 
-  std::atomic<std::uint32_t> changes{0};  ///< a futex: moves with every new value
-  std::atomic<std::uint64_t> used{64};    ///< bytes given out so far; offset 0 means an empty slot
-  std::array<std::atomic<std::uint32_t>, num_slots> slots{};
+  std::atomic<std::uint32_t> changes{0};       ///< a futex: moves with every new value
+  std::atomic<std::uint64_t> used{64};         ///< bytes given out so far; offset 0 means an empty slot
+  std::array<std::uint32_t, num_slots> slots;  ///< atomic; not set to zero once more, for its pages cost time
 };
-
-[[noreturn]] void throw_key_taken(std::string_view key);
-[[noreturn]] void throw_store_full(std::string_view key, std::string_view value,
-                                          std::size_t max_keys = StoreBlock::num_slots);
 
 /// Sets and finds values in a StoreBlock.
 class SharedTable {
  public:
-  SharedTable(StoreBlock& block, std::byte* bytes) noexcept : block_(&block), bytes_(bytes) {}
+  SharedTable(StoreBlock& block, std::byte* bytes) noexcept;
 
   /// Throws: KeyTakenError; Error if the table is full.
   void set(std::string_view key, std::string_view value);
@@ -12778,13 +9207,14 @@ class SharedTable {
   [[nodiscard]] std::optional<std::string> find(std::string_view key) const;
 
   /// Returns the count of changes to hand to wait(); read it before looking for what may be missing.
-  [[nodiscard]] std::uint32_t changes() const noexcept { return block_->changes.load(); }
-  void wait(std::uint32_t changes_seen, std::chrono::nanoseconds at_most) const noexcept {
-    futex_wait(block_->changes, changes_seen, at_most);
-  }
-  void wake_all() noexcept { nudge(block_->changes); }
+  [[nodiscard]] std::uint32_t changes() const noexcept;
+  /// Waits for a change since then. What comes at once is not slept for: to be woken up takes as long.
+  void wait(std::uint32_t changes_seen, std::chrono::nanoseconds at_most) const noexcept;
+  void wake_all() noexcept;
 
  private:
+  static constexpr std::chrono::microseconds look_time{50};
+
   struct Header {
     std::uint32_t key_size = 0;
     std::uint32_t value_size = 0;
@@ -12795,9 +9225,7 @@ class SharedTable {
 
   std::uint32_t write_record(std::string_view key, std::string_view value);
 
-  [[nodiscard]] std::atomic<std::uint32_t>& slot_at(std::size_t slot) const noexcept {
-    return block_->slots[slot % StoreBlock::num_slots];
-  }
+  [[nodiscard]] std::atomic_ref<std::uint32_t> slot_at(std::size_t slot) const noexcept;
   [[nodiscard]] Header header_at(std::uint32_t offset) const noexcept;
   [[nodiscard]] std::string_view key_at(std::uint32_t offset) const noexcept;
   [[nodiscard]] std::string_view value_at(std::uint32_t offset) const noexcept;
@@ -12815,17 +9243,18 @@ class SharedTable {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Owns an anonymous file and this process's mapping of it. Made before any fork, so that every process has the file;
-/// what a process maps is its own affair.
+/// Owns an anonymous file and this process's mapping of it. What a process maps is its own affair.
 class SnapshotMemory {
  public:
-  SnapshotMemory() : file_(adopt(::memfd_create("railyard-snapshot", MFD_CLOEXEC), "start: memory for snapshots")) {}
-  SnapshotMemory(SnapshotMemory&& other) noexcept
-      : file_(std::move(other.file_)), mapped_(std::exchange(other.mapped_, {})) {}
-  SnapshotMemory& operator=(SnapshotMemory&&) = delete;
-  ~SnapshotMemory() { unmap(); }
+  SnapshotMemory() = default;
+  SnapshotMemory(const SnapshotMemory&) = delete;
+  SnapshotMemory& operator=(const SnapshotMemory&) = delete;
+  ~SnapshotMemory();
 
-  /// How much there is of it.
+  /// Makes the file, which the first map() does otherwise: before any fork, so that every process has it.
+  void make_file();
+
+  /// How much there is of it. May be called while another thread maps it.
   [[nodiscard]] std::size_t size() const noexcept;
 
   /// Returns the first size_bytes of it, which grows if need be and never shrinks: it is to be warm the next time.
@@ -12843,6 +9272,7 @@ class SnapshotMemory {
   void unmap() noexcept;
 
   Descriptor file_;
+  std::atomic<int> number_of_file_{-1};
   std::span<std::byte> mapped_{};
 };
 
@@ -12855,6 +9285,9 @@ class SnapshotMemory {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+// The memory of these blocks is all zero when they are made. Their large arrays are left as they are then: each page
+// that is touched costs a microsecond of the start.
+
 /// Is shared by one worker and the supervisor.
 struct alignas(64) RankBlock {
   WorkerPage page{};
@@ -12863,11 +9296,11 @@ struct alignas(64) RankBlock {
   std::atomic<std::uint32_t> life{0};           ///< a futex, which the kernel marks when the worker dies: see DeathMark
   std::atomic<std::uint32_t> stacks_wanted{0};  ///< counts how often the worker was asked for its stack
   std::atomic<std::uint32_t> stacks_told{0};    ///< a futex: which of these questions it has answered
-  std::uint32_t stack_size = 0;
-  char stack[8192] = {};
   RingState ring{};
+  std::uint32_t stack_size = 0;
+  char stack[8192];
 
-  [[nodiscard]] static bool is_death(std::uint32_t life) noexcept { return (life & FUTEX_OWNER_DIED) != 0; }
+  [[nodiscard]] static bool is_death(std::uint32_t life) noexcept;
 };
 
 /// Says whose a rank's snapshots are. Futexes; beside what a restart forgets.
@@ -12885,51 +9318,52 @@ struct GroupBlock {
   std::atomic<bool> closed{false};  ///< nobody reads messages any more
   int num_workers = 0;
   std::uint32_t reason_size = 0;
-  char reason[4096] = {};
   std::uint32_t briefing_size = 0;
-  char briefing[max_briefing_bytes] = {};
-  StoreBlock store{};
+  char briefing[max_briefing_bytes];
+  char reason[4096];
+  StoreBlock store;
 };
+
+/// Says who uses the memory of a group: what processes are to have in common must be there before they are.
+enum class SharedBy { threads, processes };
 
 /// Owns the mapping. Its pages cost nothing until they are touched; it is made before any fork, so that every process
 /// has it at the same address, and it disappears with the last of them.
 class GroupMemory {
  public:
   /// most_workers: how many there may be after a restart, if those are more.
-  explicit GroupMemory(int num_workers, std::string_view briefing = {}, int most_workers = 0);
+  explicit GroupMemory(int num_workers, std::string_view briefing = {}, int most_workers = 0,
+                       SharedBy users = SharedBy::processes);
   GroupMemory(const GroupMemory&) = delete;
   GroupMemory& operator=(const GroupMemory&) = delete;
-  ~GroupMemory() { ::munmap(base_, size()); }
+  ~GroupMemory();
 
   /// Forgets everything but the snapshots that the supervisor holds, for so many workers, at most as many as it was
   /// made for. Nobody else may be using the memory, but for those who give snapshots back.
   void reset(int num_workers, std::string_view briefing);
 
-  [[nodiscard]] int num_workers() const noexcept { return group().num_workers; }
+  [[nodiscard]] SharedBy users() const noexcept;
+  [[nodiscard]] int num_workers() const noexcept;
   /// The most that there can be.
   [[nodiscard]] int capacity() const noexcept { return capacity_; }
-  [[nodiscard]] std::string_view briefing() const noexcept { return {group().briefing, group().briefing_size}; }
+  [[nodiscard]] std::string_view briefing() const noexcept;
   /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes);
   /// The same for the supervisor, who reads it. Throws: Error if the snapshot is nobody's, as in memory that is new.
   [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes);
   /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
   [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept;
-  [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept {
-    return owners(of_rank).slots[static_cast<std::size_t>(slot)];
-  }
-  void hold_snapshot(int of_rank, int slot) const noexcept { owner(of_rank, slot).store(SnapshotOwners::supervisor); }
+  [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept;
+  void hold_snapshot(int of_rank, int slot) const noexcept;
   void release_snapshot(int of_rank, int slot) const noexcept;
 
-  [[nodiscard]] GroupBlock& group() const noexcept { return *std::launder(static_cast<GroupBlock*>(base_)); }
-  [[nodiscard]] RankBlock& rank(int rank) const noexcept {
-    return *std::launder(reinterpret_cast<RankBlock*>(bytes_at(rank_offset(rank))));
-  }
+  [[nodiscard]] GroupBlock& group() const noexcept;
+  [[nodiscard]] RankBlock& rank(int rank) const noexcept;
   [[nodiscard]] MessageRing ring(int of_rank) const noexcept;
-  [[nodiscard]] SharedTable store() const noexcept { return {group().store, bytes_at(store_offset())}; }
+  [[nodiscard]] SharedTable store() const noexcept;
 
-  [[nodiscard]] bool is_aborted() const noexcept { return group().aborted.load(); }
-  [[nodiscard]] std::string_view reason() const noexcept { return {group().reason, group().reason_size}; }
+  [[nodiscard]] bool is_aborted() const noexcept;
+  [[nodiscard]] std::string_view reason() const noexcept;
 
   void request_stop() noexcept;
 
@@ -12949,20 +9383,17 @@ class GroupMemory {
   static constexpr std::size_t rank_offset(int rank) noexcept {
     return page_up(sizeof(GroupBlock)) + static_cast<std::size_t>(rank) * sizeof(RankBlock);
   }
-  [[nodiscard]] std::size_t rings_offset() const noexcept { return page_up(rank_offset(capacity_)); }
-  [[nodiscard]] std::size_t store_offset() const noexcept {
-    return rings_offset() + static_cast<std::size_t>(capacity_) * ring_bytes;
-  }
+  [[nodiscard]] std::size_t rings_offset() const noexcept;
+  [[nodiscard]] std::size_t store_offset() const noexcept;
   [[nodiscard]] std::size_t owners_offset(int rank) const noexcept;
-  [[nodiscard]] std::size_t size() const noexcept { return page_up(owners_offset(capacity_)); }
+  [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] SnapshotOwners& owners(int rank) const noexcept;
-  [[nodiscard]] std::byte* bytes_at(std::size_t offset) const noexcept {
-    return static_cast<std::byte*>(base_) + offset;
-  }
+  [[nodiscard]] std::byte* bytes_at(std::size_t offset) const noexcept;
 
+  SharedBy users_;
   int capacity_;
   void* base_ = nullptr;
-  std::vector<SnapshotMemory> snapshots_{};
+  std::vector<SnapshotMemory> snapshots_;
 };
 
 }  // namespace detail
@@ -12979,23 +9410,6 @@ class GroupMemory {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Is the worker's end, made and taken back by the first thread of its process, on which nothing of the user's runs.
-class DeathMark {
- public:
-  /// word: in memory that the supervisor sees.
-  explicit DeathMark(std::atomic<std::uint32_t>& word) noexcept;
-  DeathMark(const DeathMark&) = delete;
-  DeathMark& operator=(const DeathMark&) = delete;
-  ~DeathMark() { take_back(); }
-
-  /// The worker ends in order: nobody is to be woken.
-  void take_back() noexcept { head_.list.next = &head_.list; }
-
- private:
-  robust_list entry_{};
-  robust_list_head head_{};
-};
 
 /// Owns a thread that sleeps until a worker that has not taken its mark back begins to die. Where the kernel cannot
 /// wait for several words at once (before 5.16), or a filter does not let it, it does nothing.
@@ -13035,40 +9449,26 @@ class DeathWatch {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Returns the number behind key in a file of lines "key number", as the kernel writes them.
-[[nodiscard]] std::optional<std::uint64_t> number_in_file(const std::string& path, std::string_view key);
-
 /// Counts kills by the kernel's out-of-memory killer, in this process's memory cgroup if that can be seen (version 2,
 /// then 1), and on the whole system otherwise.
 class OomCounter {
  public:
-  OomCounter() : OomCounter(find_path()) {}
-  explicit OomCounter(std::string path) : path_(std::move(path)), before_(count()) {}
+  OomCounter();
+  explicit OomCounter(std::string path);
 
   /// Has the counter moved since this object was made?
-  [[nodiscard]] bool has_moved() const { return count() > before_; }
+  [[nodiscard]] bool has_moved() const;
   [[nodiscard]] bool is_of_cgroup() const noexcept { return path_ != system_path; }
 
  private:
   static constexpr std::string_view system_path = "/proc/vmstat";
 
   static std::string find_path();
-  [[nodiscard]] std::uint64_t count() const { return number_in_file(path_, "oom_kill").value_or(0); }
+  [[nodiscard]] std::uint64_t count() const;
 
   std::string path_;
   std::uint64_t before_;
 };
-
-/// Returns the likely reason for a signal that has ended a worker, other than SIGKILL.
-[[nodiscard]] std::string_view likely_reason(int signal) noexcept;
-
-/// Returns the sentence for a worker that a signal has ended.
-[[nodiscard]] std::string explain_signal(int signal, bool dumped_core, const OomCounter& oom);
-
-/// Returns what the system says about a process: the letter of its state in /proc, 0 if it is gone.
-[[nodiscard]] char process_state(pid_t pid);
-
-[[nodiscard]] std::string_view describe_state(char state) noexcept;
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -13094,13 +9494,6 @@ struct SignalRegistry {
   int num_listeners = 0;
 };
 
-[[nodiscard]] SignalRegistry& signal_registry();
-
-void call_previous(const struct sigaction& previous, bool was_heard, int signal, siginfo_t* info,
-                          void* context);
-
-void hear_signal(int signal, siginfo_t* info, void* context);
-
 /// Hears the signals of the process from its making to its end. Several may live at once, each hears every signal.
 /// What was ignored stays ignored; a handler of the user's is called as well; what was found is put back, unless
 /// somebody has replaced it in the meantime.
@@ -13112,7 +9505,7 @@ class SignalWatch {
   ~SignalWatch();
 
   /// Becomes readable when a signal has come.
-  [[nodiscard]] int fd() const noexcept { return reader_.get(); }
+  [[nodiscard]] int fd() const noexcept;
   [[nodiscard]] std::optional<int> take() const noexcept;
 
   /// In a process that has just been forked: the handlers that were ours go back to the default.
@@ -13120,9 +9513,7 @@ class SignalWatch {
 
  private:
   static bool is_ours(const struct sigaction& action) noexcept;
-  static bool is_plain(const struct sigaction& action, void (*handler)(int)) noexcept {
-    return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == handler;
-  }
+  static bool is_plain(const struct sigaction& action, void (*handler)(int)) noexcept;
 
   static bool is_same(const struct sigaction& left, const struct sigaction& right) noexcept;
 
@@ -13147,188 +9538,8 @@ class SignalWatch {
 #include <execinfo.h>
 #include <pthread.h>
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Returns what stands at an address of the program: "Net::forward(at::Tensor)", or the file and the place in it, which
-/// addr2line knows more about.
-[[nodiscard]] std::string name_of_frame(void* address);
-
-/// Is the one count per shared library of those who use the signal: its handler belongs to the process, and goes with
-/// the last of them.
-class StackSignal {
- public:
-  using Handler = void (*)(int, siginfo_t*, void*);
-  [[nodiscard]] static int number() noexcept { return SIGRTMAX - 2; }
-
-  [[nodiscard]] static StackSignal& of_process();
-
-  /// Sees to it that the handler is there, for somebody who is counted from the first time on. Returns false if the
-  /// program uses the signal itself.
-  [[nodiscard]] bool install(Handler handler, bool& is_user);
-  void remove_user(Handler handler) noexcept;
-
- private:
-  StackSignal() = default;
-
-  std::mutex mutex_;
-  int num_users_ = 0;
-};
-
-/// Asks one thread by a signal. It must outlive that thread: an answer may come late.
-class StackTeller {
- public:
-  StackTeller() = default;
-  StackTeller(const StackTeller&) = delete;
-  StackTeller& operator=(const StackTeller&) = delete;
-  ~StackTeller() {
-    if (uses_signal_) StackSignal::of_process().remove_user(&StackTeller::answer);
-  }
-
-  /// Called on the thread that is to be asked, when it begins and when it ends.
-  void watch_this_thread();
-  void forget_thread() noexcept;
-
-  /// Returns the calls the thread is in, the innermost first, one a line; empty if it has ended or does not answer in
-  /// time. Called on another thread.
-  [[nodiscard]] std::string tell(const Deadline& deadline);
-
- private:
-  static constexpr int most_frames = 48;
-
-  static void answer(int /*signal*/, siginfo_t* info, void* /*context*/);
-
-  [[nodiscard]] std::string text() const;
-
-  std::mutex mutex_;
-  bool is_watched_ = false;
-  bool uses_signal_ = false;
-  pthread_t thread_{};
-  std::array<void*, most_frames> frames_{};
-  int num_frames_ = 0;
-  std::atomic<std::uint32_t> num_answers_{0};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/workers/detail/worker_link.hpp
 // The worker's end of the shared memory, for threads and processes alike. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Keeps what a worker wants to be run when its group ends, and runs it once.
-class AbortHandler {
- public:
-  using Handler = std::function<void(std::string_view)>;
-
-  /// Replaces the handler. Does not return while the former one runs, unless that one is the caller.
-  void set(Handler handler);
-
-  /// Runs the handler if there is one, and forgets it.
-  void run(std::string_view reason) noexcept;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  Handler handler_;
-  std::thread::id runner_;
-};
-
-/// Is the group's store as one worker sees it: its waits end with the group.
-class WorkerStore final : public Store {
- public:
-  WorkerStore(GroupMemory& memory, int rank, Descriptor kept_file) noexcept
-      : memory_(&memory), table_(memory.store()), rank_(rank), kept_file_(std::move(kept_file)) {}
-
-  void set(std::string_view key, std::string_view value) override { table_.set(key, value); }
-
-  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override;
-
-  [[nodiscard]] Descriptor take_memory() override {
-    return is_file_taken_.exchange(true) ? Descriptor{} : std::move(kept_file_);
-  }
-
- private:
-  GroupMemory* memory_;
-  SharedTable table_;
-  int rank_;
-  Descriptor kept_file_;
-  std::atomic<bool> is_file_taken_{false};
-};
-
-/// Writes how a worker ended as bytes, and back.
-[[nodiscard]] std::vector<std::byte> encode_exit(const WorkerExit& exit);
-
-[[nodiscard]] WorkerExit decode_exit(std::span<const std::byte> bytes);
-
-/// Is the WorkerLink of both Threads and Processes. agent is the word on which the one who runs abort handlers sleeps;
-/// kept_file what the store gives as memory.
-class SharedLink final : public WorkerLink {
- public:
-  SharedLink(GroupMemory& memory, int rank, int event_fd, std::atomic<std::uint32_t>& agent, const std::string& host,
-             Descriptor kept_file = {});
-
-  [[nodiscard]] const World& world() const noexcept override { return world_; }
-  [[nodiscard]] Store& store() noexcept override { return store_; }
-  [[nodiscard]] WorkerPage& page() noexcept override { return memory_->rank(world_.rank).page; }
-
-  [[nodiscard]] std::string_view briefing() const noexcept override { return memory_->briefing(); }
-
-  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override;
-
-  [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept override {
-    return memory_->snapshot_memory(kind, size_bytes);
-  }
-  void drop_snapshot(int slot) noexcept override { memory_->release_snapshot(world_.rank, slot); }
-
-  void await_snapshot(int slot) override;
-
-  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return memory_->snapshot(rank, slot, size_bytes);
-  }
-
-  void post(std::span<const std::byte> message) override;
-
-  void on_abort(std::function<void(std::string_view)> handler) override;
-
-  /// Runs the handler if the group is ending. Called by the agent whenever its word has moved.
-  void run_handler_if_aborted() noexcept {
-    if (memory_->is_aborted()) handler_.run(memory_->reason());
-  }
-
-  /// Called by the thread that runs the body when it begins, and when the body has ended.
-  void begin_body() { teller_.watch_this_thread(); }
-  void end_body() noexcept { teller_.forget_thread(); }
-
-  /// Returns the calls that the body is in. Called by another thread.
-  [[nodiscard]] std::string stack(const Deadline& deadline) { return teller_.tell(deadline); }
-
-  /// Writes them where the supervisor looks, if it has asked. Called by the agent whenever its word has moved.
-  void tell_stack_if_wanted() noexcept;
-
-  /// Says how the worker ended; its last record. Not given up when the group ends: this is what the end waits for.
-  void post_exit(const WorkerExit& exit) noexcept;
-
- private:
-  [[noreturn]] void throw_ended(const char* operation) const;
-
-  bool write(RecordKind kind, std::span<const std::byte> bytes, bool ends_with_group);
-
-  GroupMemory* memory_;
-  WorkerStore store_;
-  int event_fd_;
-  std::atomic<std::uint32_t>* agent_;
-  World world_{};
-  AbortHandler handler_;
-  StackTeller teller_;
-  std::mutex mutex_;
-  std::array<int, 2> turns_{};  // by kind: snapshots are used in turn, so that they are read in order
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/inbox.hpp
 // The supervisor's end of the shared memory: collects messages, exits and signals into a queue. Workers room.
@@ -13338,20 +9549,14 @@ class SharedLink final : public WorkerLink {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Checks what every Scaling is asked for.
-void check_plan(const GroupPlan& plan, const WorkerBody& body);
-
 /// Gathers what the workers post and what signals come, until the group's owner takes it.
 class Inbox {
  public:
-  explicit Inbox(GroupMemory& memory)
-      : memory_(&memory),
-        event_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "start: a descriptor for wake-ups")),
-        exits_(static_cast<std::size_t>(memory.capacity())) {}
+  explicit Inbox(GroupMemory& memory);
 
-  [[nodiscard]] int event_fd() const noexcept { return event_.get(); }
-  [[nodiscard]] bool has_events() const noexcept { return !events_.empty(); }
-  void push(GroupEvent event) { events_.push_back(std::move(event)); }
+  [[nodiscard]] int event_fd() const noexcept;
+  [[nodiscard]] bool has_events() const noexcept;
+  void push(GroupEvent event);
 
   [[nodiscard]] std::optional<GroupEvent> pop();
 
@@ -13361,7 +9566,7 @@ class Inbox {
   void drain_all();
 
   /// In a process that has just been forked: lets go of what only the supervisor needs. Workers keep event_fd().
-  void forget_in_child() noexcept { signals_.forget_in_child(); }
+  void forget_in_child() noexcept;
 
   /// Forgets what the workers have posted, for new ones begin. Signals stay.
   void reset();
@@ -13370,9 +9575,7 @@ class Inbox {
   [[nodiscard]] std::optional<GroupEvent> pop_signal();
 
   /// How the rank says that it ended; nothing if it has not said.
-  [[nodiscard]] const std::optional<WorkerExit>& exit_of_rank(int rank) const {
-    return exits_[static_cast<std::size_t>(rank)];
-  }
+  [[nodiscard]] const std::optional<WorkerExit>& exit_of_rank(int rank) const;
 
   /// Sleeps until something has been posted, a signal has come, or one of `others` is ready; at most the given time.
   /// Signals become events.
@@ -13441,8 +9644,7 @@ namespace detail {
 /// looked, because this process was stopped or the machine asleep, does not count: the workers slept as well.
 class SilenceWatch {
  public:
-  SilenceWatch(int num_workers, std::chrono::nanoseconds limit, std::int64_t now_ns)
-      : ranks_(static_cast<std::size_t>(num_workers)), limit_ns_(limit.count()), looked_ns_(now_ns) {}
+  SilenceWatch(int num_workers, std::chrono::nanoseconds limit, std::int64_t now_ns);
 
   /// How often to look: often enough to be late by an eighth of the limit at most.
   [[nodiscard]] std::chrono::nanoseconds interval() const noexcept;
@@ -13481,9 +9683,6 @@ class SilenceWatch {
   std::int64_t looked_ns_;
 };
 
-/// How often a worker moves its heartbeat: several times within the limit.
-[[nodiscard]] std::chrono::nanoseconds heartbeat_interval(std::chrono::nanoseconds silence_limit);
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -13496,33 +9695,15 @@ class SilenceWatch {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Asks for a worker (with its standard output and error as descriptors), or for the end of workers by force.
-struct ZygoteRequest {
-  enum class Kind : std::uint8_t { spawn, kill };
-  Kind kind = Kind::spawn;
-  int rank = 0;
-};
-
-/// Says that a worker has been made (with its pidfd, if there are any on this kernel) or could not be, or that it has
-/// ended.
-struct ZygoteReply {
-  enum class Kind : std::uint8_t { spawned, exited };
-  Kind kind = Kind::spawned;
-  int rank = 0;
-  pid_t pid = 0;
-  int error = 0;   ///< errno, 0 if the worker has been made
-  int status = 0;  ///< as of waitpid
-};
-
 /// Is one end of a pair of sockets that keep packets whole.
 class Channel {
  public:
-  explicit Channel(Descriptor socket) noexcept : socket_(std::move(socket)) {}
+  explicit Channel(Descriptor socket) noexcept;
 
   [[nodiscard]] static std::pair<Channel, Channel> make_pair();
 
-  [[nodiscard]] int fd() const noexcept { return socket_.get(); }
-  void close() noexcept { socket_.reset(); }
+  [[nodiscard]] int fd() const noexcept;
+  void close() noexcept;
 
   /// Returns false if the other end is gone.
   template <class Packet>
@@ -13609,49 +9790,6 @@ struct WorkerSetup {
   bool flushes_all = true;           ///< is it safe to flush every stdio stream?
 };
 
-/// Writes out what stdio and iostreams hold. Not every stream if one is locked by somebody who reads it: that could
-/// last for ever.
-void flush_streams(bool every_stream) noexcept;
-
-/// Runs the body in this process, which has just been forked and has one thread. That thread becomes the agent: it
-/// moves the heartbeat and runs the abort handler, whatever the body does.
-class WorkerProcess {
- public:
-  /// kept_file: see Store::take_memory().
-  WorkerProcess(const WorkerSetup& setup, int rank, Descriptor kept_file)
-      : setup_(&setup),
-        rank_(rank),
-        link_(*setup.memory, rank, setup.event_fd, setup.memory->rank(rank).agent, setup.host, std::move(kept_file)) {}
-
-  /// Sets up what must be so before anything of the user's runs.
-  static void prepare(const WorkerSetup& setup, int rank, pid_t zygote, int out, int err) noexcept;
-
-  [[noreturn]] void run() noexcept;
-
- private:
-  // Slurm and systemd send these signals to all processes of a job at once. The supervisor hears them, and has the
-  // workers save and leave: one that died of them could not. With a handler that does nothing, since what the body
-  // executes would ignore them as well if this process did.
-  static void be_deaf() noexcept;
-
-  // To a pipe, stdio would write by the page, and a line come late. Only with a buffer of its own does glibc forget
-  // that the parent's was one to be filled: otherwise puts() keeps the line feed back.
-  static void buffer_by_line() noexcept;
-
-  static void leave(int status, void* flushes_all) noexcept;
-
-  void run_body(WorkerExit& exit) noexcept;
-
-  void be_agent() noexcept;
-
-  [[nodiscard]] RankBlock& block() const noexcept { return setup_->memory->rank(rank_); }
-
-  const WorkerSetup* setup_;
-  int rank_;
-  SharedLink link_;
-  std::atomic<bool> is_done_{false};
-};
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -13661,141 +9799,11 @@ class WorkerProcess {
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Lives in the process that start() has forked. It holds no lock, has no other thread, and lives for as long as the
-/// supervisor: so a worker can be forked from it at any time, and no worker outlives either of them.
-class Zygote {
- public:
-  /// supervisor: the process that forked this one. Throws: Error if the system refuses what it needs.
-  Zygote(const WorkerSetup& setup, Channel channel, pid_t supervisor);
-
-  /// Serves until the supervisor closes the channel or dies, then ends all that is left.
-  [[noreturn]] void run();
-
- private:
-  bool serve();
-
-  bool take_signals();
-
-  bool spawn(int rank, std::vector<Descriptor>& fds);
-
-  [[noreturn]] void become_worker(int rank, pid_t self, std::vector<Descriptor>& fds) noexcept;
-
-  // What ranks share lies in files that are kept here: to make the pages anew takes longer than all else of a restart.
-  // All that a worker has ever forked is a child of this process once the worker is gone, so without children nobody
-  // can still write to a file. Otherwise it is left to them.
-  void renew_kept_files();
-
-  // Without one, a rank makes a file of its own, and says what is wrong if it cannot.
-  void make_kept_file(int rank);
-
-  // A worker's process group is ended before the worker is reaped: until then its number cannot be anybody else's.
-  bool reap();
-
-  void end_everything();
-
-  static void kill_children();
-
-  const WorkerSetup* setup_;
-  Channel channel_;
-  pid_t supervisor_;
-  Descriptor signals_;
-  Descriptor supervisor_fd_;
-  std::map<pid_t, int> workers_;
-  std::vector<Descriptor> kept_files_{};  // by rank
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/core/detail/asked_child.hpp
 // Asks a question in a process that is thrown away, for what it would leave behind in this one. Core room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what a child has answered, or why there is no answer.
-template <class T>
-struct ChildAnswer {
-  std::optional<T> value{};
-  std::string problem{};
-};
-
-/// Returns false at the deadline, else whether so many bytes have come before the writers' end.
-[[nodiscard]] bool read_whole(int fd, void* data, std::size_t size, const Deadline& deadline);
-
-/// Ends a child and returns its status; nothing where it hangs in a call of a driver that no signal ends: it is left
-/// then, and is gone when that call returns.
-[[nodiscard]] std::optional<int> end_child(pid_t child);
-
-/// Returns what ask() gives in a forked child. What it needs is loaded before: the child of a program with several
-/// threads may not be able to. Throws: Error if there can be no child.
-template <class Ask, class T = std::invoke_result_t<const Ask&>>
-requires std::is_trivially_copyable_v<T>
-[[nodiscard]] ChildAnswer<T> ask_child(const Ask& ask, const Deadline& deadline) {
-  auto [reader, writer] = make_pipe(0, "no pipe to ask a child process by");
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) throw_system("no child process to ask", errno);
-  if (child == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);                                    // which has ended before
-    for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);  // handlers are for the program alone
-    const T answer = ask();
-    ::_exit(::write(writer.get(), &answer, sizeof answer) == static_cast<ssize_t>(sizeof answer) ? 0 : 1);
-  }
-  writer.reset();
-  T answer;
-  const bool has_answer = read_whole(reader.get(), &answer, sizeof answer, deadline);
-  const bool is_late = !has_answer && deadline.expired();
-  const std::optional<int> status = end_child(child);
-  if (has_answer) return {.value = answer};
-  if (is_late) return {.problem = compose("a child process that asks had no answer within {}", deadline.budget_text())};
-  return {.problem = status && WIFSIGNALED(*status) && WTERMSIG(*status) != SIGKILL
-                         ? compose("a child process that asks was ended by signal {}", WTERMSIG(*status))
-                         : std::string{"a child process that asks ended without an answer"}};
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/core/detail/dynamic_library.hpp
 // A library that is found when the program runs, and its functions. Core room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a library in this program. It stays for good: threads of its own may run in it.
-class DynamicLibrary {
- public:
-  /// Takes the library at path; if path is empty, what the variable names; else the one that is loaded already, by
-  /// which `probe` is found, so that all parts of a program share it; else the first of names.
-  /// Throws: ConfigError that says how to name one.
-  DynamicLibrary(std::string_view what, const std::string& path, const char* variable, const char* probe,
-                 std::span<const char* const> names);
-
-  /// Throws: ConfigError if there is no such function.
-  template <class Function>
-  void find(const char* name, Function*& function) const {
-    if (!find_if_there(name, function)) throw ConfigError{compose("{} has no function {}: it is too old", what_, name)};
-  }
-
-  /// Returns false, and leaves a null pointer, if there is no such function.
-  template <class Function>
-  bool find_if_there(const char* name, Function*& function) const noexcept {
-    function = reinterpret_cast<Function*>(::dlsym(handle_, name));
-    return function != nullptr;
-  }
-
- private:
-  std::string what_;
-  void* handle_ = RTLD_DEFAULT;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/core/detail/cuda_driver.hpp
 // Whether this process has initialised CUDA, and how many devices its driver counts. Core room.
@@ -13803,25 +9811,8 @@ class DynamicLibrary {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-inline constexpr int cuda_driver_success = 0;
-inline constexpr int cuda_driver_mismatch = 803;
-
-/// Says by what sign this process has initialised CUDA; empty if it has not. Neither loads nor initialises anything.
-[[nodiscard]] std::string sign_of_cuda();
-
 /// Throws: ConfigError if this process has initialised CUDA, so that no child of it can use it.
 void refuse_to_fork_after_cuda();
-
-/// Is what the CUDA driver has counted: all that CUDA_VISIBLE_DEVICES shows, as it means it; or why it has not.
-struct DriverCount {
-  int count = 0;
-  int code = cuda_driver_success;
-  std::string problem{};
-};
-
-/// Asks the driver in a child that is thrown away, as whoever has initialised CUDA cannot fork workers that use it;
-/// here where this process has done so before.
-[[nodiscard]] DriverCount ask_cuda_driver(const Deadline& deadline);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -13832,25 +9823,22 @@ struct DriverCount {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Checks, before anything starts, that this process may fork and has descriptors enough; raises its own limit.
-void prepare_to_fork(int num_workers);
-
 /// Is the group of Processes.
 class ProcessGroup final : public WorkerGroup {
  public:
   ProcessGroup(const GroupPlan& plan, const WorkerBody& body);
 
-  ~ProcessGroup() override { end_all(); }
+  ~ProcessGroup() override;
 
   [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override;
 
   /// Makes next() return early, and perhaps without an event, whenever that descriptor can be read from.
-  void watch_also(int descriptor) noexcept { also_watched_ = descriptor; }
+  void watch_also(int descriptor) noexcept;
 
-  void request_stop() override { memory_.request_stop(); }
-  void request_leave() override { memory_.request_leave(); }
-  void request_resize() override { memory_.request_resize(); }
-  void abort(std::string_view reason) override { memory_.abort(reason); }
+  void request_stop() override;
+  void request_leave() override;
+  void request_resize() override;
+  void abort(std::string_view reason) override;
 
   void kill() override;
 
@@ -13858,25 +9846,21 @@ class ProcessGroup final : public WorkerGroup {
 
   [[nodiscard]] bool can_kill() const noexcept override { return true; }
 
-  [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
+  [[nodiscard]] const WorkerPage& page(int rank) const override;
 
   [[nodiscard]] std::vector<std::string> stacks(const Deadline& deadline) override;
 
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
-                                                    std::size_t size_bytes) override {
-    return memory_.snapshot(rank, slot, begin + size_bytes).subspan(begin);
-  }
+                                                    std::size_t size_bytes) override;
   /// For whoever reads snapshots, and may do so for longer than the group lives.
-  [[nodiscard]] std::shared_ptr<GroupMemory> memory() const noexcept { return owned_memory_; }
-  void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
-  void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+  [[nodiscard]] std::shared_ptr<GroupMemory> memory() const noexcept;
+  void hold_snapshot(int rank, int slot) noexcept override;
+  void release_snapshot(int rank, int slot) noexcept override;
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override;
 
-  [[nodiscard]] bool forks_to_restart() const override {
-    return is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
-  }
+  [[nodiscard]] bool forks_to_restart() const override;
 
  private:
   struct Stream {
@@ -13896,14 +9880,10 @@ class ProcessGroup final : public WorkerGroup {
   // returns.
   class Rest {
    public:
-    explicit Rest(const std::function<void(bool)>& on_fork) : on_fork_(&on_fork) {
-      if (*on_fork_) (*on_fork_)(true);
-    }
+    explicit Rest(const std::function<void(bool)>& on_fork);
     Rest(const Rest&) = delete;
     Rest& operator=(const Rest&) = delete;
-    ~Rest() {
-      if (*on_fork_) (*on_fork_)(false);
-    }
+    ~Rest();
 
    private:
     const std::function<void(bool)>* on_fork_;
@@ -13964,7 +9944,7 @@ class ProcessGroup final : public WorkerGroup {
   // Returns whether it has ended, or whether there is no way to know.
   [[nodiscard]] bool wait_for_zygote(std::chrono::nanoseconds at_most) const noexcept;
 
-  [[nodiscard]] Process& at(int rank) { return workers_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Process& at(int rank);
 
   std::shared_ptr<GroupMemory> owned_memory_;
   GroupMemory& memory_;
@@ -13975,7 +9955,7 @@ class ProcessGroup final : public WorkerGroup {
   SilenceWatch silence_{0, {}, 0};
   OomCounter oom_;
   WorkerSetup setup_{};
-  std::vector<Process> workers_{};
+  std::vector<Process> workers_;
   Channel channel_{Descriptor{}};
   pid_t zygote_ = -1;
   Descriptor zygote_fd_;
@@ -13984,21 +9964,8 @@ class ProcessGroup final : public WorkerGroup {
   bool is_zygote_lost_ = false;
   bool was_killed_ = false;
   bool dies_together_ = false;
-  std::optional<DeathWatch> watch_{};
+  std::optional<DeathWatch> watch_;
 };
-
-/// Kills the workers of a group of which so many are alive, and returns when none is. take: called with each event of
-/// the group, and counts its exits. Throws: Error if they do not end.
-template <class Take>
-void end_workers(ProcessGroup* group, const int& num_alive, const Take& take) {
-  if (num_alive > 0) group->kill();
-  const Deadline deadline = Deadline::after(std::chrono::seconds{10});
-  while (num_alive > 0) {
-    auto event = group->next(deadline);
-    if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
-    if (event) take(std::move(*event));
-  }
-}
 
 }  // namespace detail
 
@@ -14014,7 +9981,6 @@ class Processes {
   /// Cost: two to three milliseconds per process if LibTorch is loaded.
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body);
 };
-static_assert(Scaling<Processes>);
 
 }  // namespace railyard::inline v0_1
 
@@ -14022,76 +9988,6 @@ static_assert(Scaling<Processes>);
 // Workers that are threads of this process: the quickest start and no isolation. Workers room.
 
 namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is the group of Threads. Agents, made when the group ends early, run the abort handlers, each worker's on its own: a
-/// handler may wait for a lock that the supervisor's caller or another worker holds.
-class ThreadGroup final : public WorkerGroup {
- public:
-  ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing, plan.most_workers), inbox_(memory_), body_(body) {
-    start_threads();
-  }
-
-  ~ThreadGroup() override { end_all("the group has been destroyed by its owner"); }
-
-  [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override;
-
-  void request_stop() override { memory_.request_stop(); }
-  void request_leave() override { memory_.request_leave(); }
-  void request_resize() override { memory_.request_resize(); }
-
-  void abort(std::string_view reason) override;
-
-  void kill() override;
-
-  [[nodiscard]] bool can_kill() const noexcept override { return false; }
-
-  [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
-  [[nodiscard]] std::vector<std::string> stacks(const Deadline& deadline) override;
-
-  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
-                                                    std::size_t size_bytes) override {
-    return memory_.snapshot(rank, slot, begin + size_bytes).subspan(begin);
-  }
-  void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
-  void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
-  [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
-
-  void restart(int num_workers, std::string_view briefing) override;
-
-  [[nodiscard]] bool forks_to_restart() const override { return false; }
-
- private:
-  void start_threads();
-
-  void run(SharedLink& link) noexcept;
-
-  void run_handlers_without_agent() noexcept;
-
-  void be_agent(int rank) noexcept;
-
-  void collect(std::chrono::nanoseconds at_most);
-
-  // Threads that look at nothing of ours cannot be ended. Rather than to wait for ever, the program ends.
-  void end_all(std::string_view reason) noexcept;
-
-  void join_all() noexcept;
-
-  [[noreturn]] static void end_program(const std::string& deaf) noexcept;
-
-  GroupMemory memory_;
-  Inbox inbox_;
-  WorkerBody body_;
-  std::vector<std::unique_ptr<SharedLink>> links_;
-  std::vector<std::thread> threads_;
-  std::vector<bool> is_over_;
-  std::size_t num_over_ = 0;
-  std::vector<std::thread> agents_;
-  std::atomic<bool> is_ending_{false};
-};
-
-}  // namespace detail
 
 /// Runs the workers as threads of this process. A worker that crashes or calls exit() ends the program, and one that
 /// does not react when the group has to end makes the program end with status 70.
@@ -14104,7 +10000,6 @@ class Threads {
   /// Throws: ConfigError if the plan asks for less than one worker, Error if the system has no more threads.
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body);
 };
-static_assert(Scaling<Threads>);
 
 }  // namespace railyard::inline v0_1
 
@@ -14128,10 +10023,10 @@ class AnyCallback {
       (Callback<std::decay_t<C>> || detail::ReportFunction<std::decay_t<C>>)AnyCallback(C&& callback)
       : held_(std::make_shared<Holder<std::decay_t<C>>>(std::forward<C>(callback))) {}
 
-  void on_start(const RunInfo& info) const { held_->on_start(info); }
-  [[nodiscard]] Next on_report(const Report& report) const { return held_->on_report(report); }
-  void on_resize(const Resize& resize) const { held_->on_resize(resize); }
-  void on_end(const RunEnd& end) const { held_->on_end(end); }
+  void on_start(const RunInfo& info) const;
+  [[nodiscard]] Next on_report(const Report& report) const;
+  void on_resize(const Resize& resize) const;
+  void on_end(const RunEnd& end) const;
 
  private:
   struct Base {
@@ -14226,8 +10121,8 @@ struct NamedDataset {
 class Datasets {
  public:
   Datasets() = default;
-  Datasets(std::initializer_list<NamedDataset> datasets) : datasets_(datasets) {}
-  Datasets(std::vector<NamedDataset> datasets) : datasets_(std::move(datasets)) {}
+  Datasets(std::initializer_list<NamedDataset> datasets);
+  Datasets(std::vector<NamedDataset> datasets);
 
   [[nodiscard]] auto begin() const noexcept { return datasets_.begin(); }
   [[nodiscard]] auto end() const noexcept { return datasets_.end(); }
@@ -14238,7 +10133,7 @@ class Datasets {
   [[nodiscard]] std::string names() const;
 
  private:
-  std::vector<NamedDataset> datasets_{};
+  std::vector<NamedDataset> datasets_;
 };
 
 /// Says which datasets of a run are divided among its workers, and how.
@@ -14257,10 +10152,6 @@ namespace detail {
 
 // Throws: ConfigError if a name stands for two datasets, or for none.
 void check_datasets(const Datasets& datasets, const DataConfig& config);
-
-// Returns the dataset as a worker gets it. Throws: ConfigError if there is none of that name.
-[[nodiscard]] Dataset dataset_of_worker(const Datasets& datasets, const DataConfig& config,
-                                               std::string_view name, std::size_t rank, std::size_t world_size);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -14411,7 +10302,7 @@ struct Failure {
   bool is_host = false;  ///< a process that an engine has started is gone: only the engine can start it again
 
   /// Is what workers have failed by that could not be started.
-  [[nodiscard]] static Failure of_start(const std::exception& error, std::string what);
+  [[nodiscard]] static Failure of_start(const std::exception& error, std::string_view what);
 };
 
 /// Says what the driver of a run has to do to its workers.
@@ -14436,8 +10327,7 @@ class Controller {
     std::chrono::nanoseconds kill_wait = std::chrono::seconds{10};
   };
 
-  explicit Controller(const Settings& settings)
-      : settings_(settings), ranks_(static_cast<std::size_t>(settings.num_workers)) {}
+  explicit Controller(const Settings& settings);
 
   void begin(Time now);
 
@@ -14448,9 +10338,7 @@ class Controller {
   [[nodiscard]] Orders on_silence(int rank, const std::string& message, Time now);
 
   /// For what is no rank's fault: a broken group, a callback that throws.
-  [[nodiscard]] Orders on_failure(Failure failure, Time now) {
-    return may_fail() ? fail(std::move(failure), now) : Orders{};
-  }
+  [[nodiscard]] Orders on_failure(Failure failure, Time now);
 
   /// The run cannot go on although, perhaps, no worker has failed.
   void give_up(std::string what);
@@ -14466,10 +10354,10 @@ class Controller {
   /// When on_time() has something to do; Time::max() if never.
   [[nodiscard]] Time wakes_at() const;
 
-  [[nodiscard]] Phase phase() const noexcept { return phase_; }
+  [[nodiscard]] Phase phase() const noexcept;
   [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
-  [[nodiscard]] int num_alive() const noexcept { return static_cast<int>(ranks_.size() - num_exited_); }
-  [[nodiscard]] bool has_exited(int rank) const { return ranks_[index(rank)].exit.has_value(); }
+  [[nodiscard]] int num_alive() const noexcept;
+  [[nodiscard]] bool has_exited(int rank) const;
 
  private:
   struct Rank {
@@ -14477,15 +10365,11 @@ class Controller {
     std::optional<WorkerExit> exit{};
   };
 
-  static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
-  static Time after(Time now, std::chrono::nanoseconds span) {
-    return span >= Time::max() - now ? Time::max() : now + span;
-  }
+  static std::size_t index(int rank) noexcept;
+  static Time after(Time now, std::chrono::nanoseconds span);
 
   // Only the first failure counts: what follows from it, or from the end that it brings, is not looked at.
-  [[nodiscard]] bool may_fail() const noexcept {
-    return !failure_ && phase_ != Phase::finished && phase_ != Phase::checking;
-  }
+  [[nodiscard]] bool may_fail() const noexcept;
 
   Orders fail(Failure failure, Time now);
 
@@ -14495,9 +10379,7 @@ class Controller {
 
   static std::string text(const WorkerExit& exit);
 
-  [[nodiscard]] bool is_suspect(int rank) const {
-    return std::find(suspects_.begin(), suspects_.end(), rank) != suspects_.end();
-  }
+  [[nodiscard]] bool is_suspect(int rank) const;
 
   // The ranks that suspects blame and that have not failed in a collective themselves: returned ones first, for they
   // explain everything, then those that still run.
@@ -14512,19 +10394,13 @@ class Controller {
   Phase phase_ = Phase::checking;
   Time limit_ = Time::max();
   Time suspect_limit_ = Time::max();
-  std::vector<int> suspects_{};
+  std::vector<int> suspects_;
   std::size_t num_exited_ = 0;
   int num_signals_ = 0;
   bool is_killed_ = false;
-  std::optional<Failure> failure_{};
+  std::optional<Failure> failure_;
 };
 
-namespace detail {
-
-/// Are what a run's settings mean for its controller.
-[[nodiscard]] Controller::Settings controller_settings(const RunConfig& config, int num_workers);
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/accepted_changes.hpp
@@ -14533,12 +10409,7 @@ namespace detail {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-[[nodiscard]] inline bool accepts_change(const std::vector<std::string>& accepted, std::string_view name) {
-  return std::find(accepted.begin(), accepted.end(), name) != accepted.end();
-}
-
-/// Throws: ConfigError for a name that nothing has.
-void check_accepted_changes(const std::vector<std::string>& accepted);
+[[nodiscard]] bool accepts_change(const std::vector<std::string>& accepted, std::string_view name);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -14585,14 +10456,14 @@ class ControlLane {
   [[nodiscard]] bool has_ended() const noexcept { return has_ended_; }
 
   /// Sets what this rank says with the next exchanges, besides that it wants to stop.
-  void wish(const Wishes& wishes) noexcept { own_ = wishes; }
+  void wish(const Wishes& wishes) noexcept;
   [[nodiscard]] const Wishes& own() const noexcept { return own_; }
 
   /// All ranks have exchanged, for the first time in a step.
   void hear(const Wishes& anyone, bool have_all_ended) noexcept;
 
   /// Whether the data of all ranks has ended; nothing if they have not exchanged since the batch was given out.
-  [[nodiscard]] std::optional<bool> have_all_ended() const noexcept { return have_all_ended_; }
+  [[nodiscard]] std::optional<bool> have_all_ended() const noexcept;
 
   /// Whether any rank wants to stop; nothing unless there has been exactly one exchange since the last call. Of
   /// several, the last may be long ago: whoever asks once per epoch must not learn of a wish an epoch too late.
@@ -14603,13 +10474,13 @@ class ControlLane {
 
  private:
   std::uint64_t loop_ = 0;
-  std::string data_{};
+  std::string data_;
   std::uint64_t num_heard_ = 0;
   bool has_ended_ = false;
   Wishes own_{};
   Wishes anyone_{};
   bool has_heard_in_step_ = false;
-  std::optional<bool> have_all_ended_{};
+  std::optional<bool> have_all_ended_;
 };
 
 }  // namespace detail
@@ -14620,8 +10491,6 @@ class ControlLane {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-static_assert(std::endian::native == std::endian::little, "the bytes of numbers are written as they are in memory");
 
 template <class T>
 concept PlainBytes = std::is_arithmetic_v<T> || std::is_enum_v<T>;
@@ -14634,7 +10503,7 @@ class ByteWriter {
   void operator()(const T&... values) {
     (write(values), ...);
   }
-  [[nodiscard]] std::vector<std::byte> take() noexcept { return std::move(bytes_); }
+  [[nodiscard]] std::vector<std::byte> take() noexcept;
 
  private:
   void append(const void* from, std::size_t size);
@@ -14666,22 +10535,20 @@ class ByteWriter {
   requires std::is_class_v<T>
   void write(const T& value) { T::fields(*this, value); }
 
-  std::vector<std::byte> bytes_{};
+  std::vector<std::byte> bytes_;
 };
 
 /// Reads what a ByteWriter has written. Throws: DataError if the bytes end too soon or mean nothing.
 class ByteReader {
  public:
-  explicit ByteReader(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+  explicit ByteReader(std::span<const std::byte> bytes) noexcept;
 
   template <class... T>
   void operator()(T&... values) {
     (read(values), ...);
   }
   /// To be called at the end: bytes that are left over were written by something else.
-  void finish() const {
-    if (!bytes_.empty()) damaged();
-  }
+  void finish() const;
 
  private:
   [[noreturn]] void damaged() const;
@@ -14788,7 +10655,7 @@ namespace railyard::inline v0_1 {
 class Chain {
  public:
   Chain() = default;
-  explicit Chain(std::vector<AnyPreprocessor> steps) : steps_(std::move(steps)) {}
+  explicit Chain(std::vector<AnyPreprocessor> steps);
   /// Example: Chain chain{SimpleImputer{{.columns = {"age"}}}, StandardScaler{{.columns = {"age"}}}};
   template <class First, class... Rest>
   requires(!std::same_as<std::remove_cvref_t<First>, Chain> && Preprocessor<std::remove_cvref_t<First>> &&
@@ -14813,6 +10680,8 @@ class Chain {
 
   /// Another when steps are of other types, or look at other columns.
   [[nodiscard]] std::uint64_t kind() const;
+  /// The types of the steps of which nothing but the type tells one from another.
+  [[nodiscard]] std::vector<std::string> types_alike() const;
   /// The columns that its steps look at or change.
   [[nodiscard]] TouchedColumns touches() const;
   [[nodiscard]] Schema schema(Schema before) const;
@@ -14837,13 +10706,12 @@ class Chain {
   // Goes on to the next steps that learn, if there are any.
   void begin_group();
 
-  std::vector<AnyPreprocessor> steps_{};
+  std::vector<AnyPreprocessor> steps_;
   std::size_t first_ = 0;        // the steps that learn in this pass, between begin() and the last finish()
   std::size_t last_ = 0;         // the one behind them
   std::size_t passes_left_ = 0;  // of these steps
   Schema before_{};              // of what these steps get
 };
-static_assert(LearningPreprocessor<Chain>);
 
 }  // namespace railyard::inline v0_1
 
@@ -14860,13 +10728,16 @@ class DatasetPreprocessors {
   DatasetPreprocessors() = default;
   explicit DatasetPreprocessors(const Dataset& dataset);
 
-  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
+  [[nodiscard]] bool empty() const noexcept;
 
   // Whether the other one begins with all that has been learned here.
   [[nodiscard]] bool begins(const DatasetPreprocessors& other) const noexcept;
 
   // Whether the other one has learned with preprocessors of the same types of the same columns, if something else.
   [[nodiscard]] bool is_of_kind_of(const DatasetPreprocessors& other) const noexcept { return kinds_ == other.kinds_; }
+
+  // The types of which nothing but the type tells one that has learned anew from another one.
+  [[nodiscard]] std::vector<std::string> types_alike() const;
 
   // Whether a state, which may be one of more that came behind them, says that they had learned something else.
   [[nodiscard]] bool had_learned_other(const State& state) const;
@@ -14879,14 +10750,19 @@ class DatasetPreprocessors {
   [[nodiscard]] AnyPreprocessor all(const State* state = nullptr) const;
 
  private:
-  [[nodiscard]] static bool has_learned(const AnyPreprocessor& preprocessor);
+  struct Step {
+    std::shared_ptr<const AnyPreprocessor> preprocessor{};
+    bool has_learned = false;
+    std::size_t depth = 0;  // of its state
+  };
+
   // How many Chains there are in each other.
   [[nodiscard]] static std::size_t depth_of(const State& state);
   [[nodiscard]] static AnyPreprocessor joined(std::vector<AnyPreprocessor> steps);
 
-  std::vector<std::shared_ptr<const AnyPreprocessor>> all_{};
-  std::vector<std::uint64_t> learned_{};  // fingerprints of those that have learned something
-  std::vector<std::uint64_t> kinds_{};    // of the same
+  std::vector<Step> all_;
+  std::vector<std::uint64_t> learned_;  // what tells those that have learned something, and what that is
+  std::vector<std::uint64_t> kinds_;    // of the same
 };
 
 }  // namespace detail
@@ -14918,9 +10794,11 @@ class KeptPreprocessors {
 
   [[nodiscard]] Kept* find(std::string_view name) noexcept;
   void add(std::string name, DatasetPreprocessors used);
+  // Where nothing tells whether these have learned anew what the others had, or are others, neither may be lost.
+  static void check_kind(const std::string& name, const DatasetPreprocessors& used);
   static void set(Kept& kept, DatasetPreprocessors used);
 
-  std::vector<Kept> kept_{};
+  std::vector<Kept> kept_;
 };
 
 }  // namespace detail
@@ -14943,29 +10821,16 @@ struct StepTimes {
   int slowest_rank = -1;      ///< the one that has waited least, which is whom the others wait for; -1 if unknown
   std::uint64_t skipped = 0;  ///< steps that were left out, see ModelOptions::non_finite
 
-  [[nodiscard]] double total() const noexcept { return compute + data + wait + communication + optimizer; }
-  [[nodiscard]] double share_of_compute() const noexcept { return share_of(compute); }
-  [[nodiscard]] double share_of_data() const noexcept { return share_of(data); }
-  [[nodiscard]] double share_of_wait() const noexcept { return share_of(wait); }
-  [[nodiscard]] double share_of_communication() const noexcept { return share_of(communication); }
-  [[nodiscard]] double share_of_optimizer() const noexcept { return share_of(optimizer); }
+  [[nodiscard]] double total() const noexcept;
+  [[nodiscard]] double share_of_compute() const noexcept;
+  [[nodiscard]] double share_of_data() const noexcept;
+  [[nodiscard]] double share_of_wait() const noexcept;
+  [[nodiscard]] double share_of_communication() const noexcept;
+  [[nodiscard]] double share_of_optimizer() const noexcept;
 
  private:
-  [[nodiscard]] double share_of(double part) const noexcept { return total() > 0 ? part / total() : 0; }
+  [[nodiscard]] double share_of(double part) const noexcept;
 };
-
-namespace detail {
-
-/// Returns what has come since then.
-[[nodiscard]] StepTimes times_since(const StepTimes& then, StepTimes now);
-
-/// Adds shares, whom the others wait for, and bytes, unless there is a metric of that name already.
-void add_step_times(const StepTimes& times, Metrics& metrics);
-
-/// Returns the times of the average rank of those that have told theirs, and the bytes of all together.
-[[nodiscard]] StepTimes average_of(const std::vector<StepTimes>& by_rank);
-
-}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -14975,22 +10840,6 @@ void add_step_times(const StepTimes& times, Metrics& metrics);
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// The worker is about to call the training function.
-struct StartedMessage {
-  std::string host{};
-};
-/// The training function has reported.
-struct ReportMessage {
-  Metrics metrics{};
-};
-/// The training function has returned, and this is where the time of its steps has gone.
-struct StepTimesMessage {
-  StepTimes times{};
-};
-/// The worker has seen something that the user is to know.
-struct WarningMessage {
-  std::string text{};
-};
 /// Is one file of a rank's part of a checkpoint, and where in its snapshot it stands.
 struct SavedFile {
   std::string name{};
@@ -15012,36 +10861,10 @@ struct SavedMessage {
   NamedValues environment{};  ///< of rank 0: see Manifest
   std::vector<SavedFile> files{};
 };
-/// The training function was left at the end of a step, because the run, or this number of workers, is to end.
-struct LeftMessage {};
-using WorkerMessage =
-    std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage, LeftMessage, WarningMessage>;
-
-enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4, left = 5, warning = 6 };
-enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
 [[nodiscard]] std::vector<std::byte> encode_started(std::string_view host);
 
-void put_metrics(WireWriter& writer, const Metrics& metrics);
-
-[[nodiscard]] std::vector<std::byte> encode_report(const Metrics& metrics);
-
-[[nodiscard]] std::vector<std::byte> encode_step_times(const StepTimes& times);
-
-[[nodiscard]] std::vector<std::byte> encode_warning(std::string_view text);
-
 [[nodiscard]] std::vector<std::byte> encode_left();
-
-[[nodiscard]] std::vector<std::byte> encode_saved(const SavedMessage& save);
-
-[[nodiscard]] Value decode_value(WireReader& reader);
-
-[[nodiscard]] Metrics take_metrics(WireReader& reader);
-
-[[nodiscard]] SavedMessage decode_saved(WireReader& reader);
-
-/// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.
-[[nodiscard]] WorkerMessage decode_message(std::span<const std::byte> bytes);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -15056,9 +10879,7 @@ namespace detail {
 class WorkerWaits {
  public:
   /// The link must outlive it.
-  explicit WorkerWaits(WorkerLink& link)
-      : link_(&link),
-        watch_([this](WaitFor whom) { return why_over(whom); }, [this](const std::string& text) { say(text); }) {}
+  explicit WorkerWaits(WorkerLink& link);
 
   /// Ends them, on whatever thread.
   void end(std::string_view reason);
@@ -15070,7 +10891,7 @@ class WorkerWaits {
 
   WorkerLink* link_;
   std::mutex mutex_{};
-  std::string reason_{};
+  std::string reason_;
   WaitWatch watch_;
   WatchedThread thread_{watch_};
 };
@@ -15122,25 +10943,23 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   [[nodiscard]] const World& world() const noexcept { return world_; }
-  [[nodiscard]] int rank() const noexcept { return world().rank; }
-  [[nodiscard]] int world_size() const noexcept { return world().size; }
-  [[nodiscard]] int local_rank() const noexcept { return world().local_rank; }
-  [[nodiscard]] int local_world_size() const noexcept { return world().local_size; }
-  [[nodiscard]] const std::string& host() const noexcept { return world().host; }
+  [[nodiscard]] int rank() const noexcept;
+  [[nodiscard]] int world_size() const noexcept;
+  [[nodiscard]] int local_rank() const noexcept;
+  [[nodiscard]] int local_world_size() const noexcept;
+  [[nodiscard]] const std::string& host() const noexcept;
   /// The seed of the run, equal on all ranks.
-  [[nodiscard]] std::uint64_t seed() const noexcept { return context_->seed; }
-  [[nodiscard]] const std::string& run_name() const noexcept { return context_->name; }
+  [[nodiscard]] std::uint64_t seed() const noexcept;
+  [[nodiscard]] const std::string& run_name() const noexcept;
   /// The run's directory, equal on all ranks.
-  [[nodiscard]] const std::filesystem::path& run_path() const noexcept { return context_->path; }
+  [[nodiscard]] const std::filesystem::path& run_path() const noexcept;
 
   /// Returns a dataset of the Trainer, for prepare_loader(). Throws: ConfigError that lists the names that exist.
   [[nodiscard]] Dataset dataset(std::string_view name) const;
 
   /// The GPU that this worker was given (ScalingConfig::use_gpu), by its number among those that its process is shown;
   /// nothing without.
-  [[nodiscard]] std::optional<int> device_index() const noexcept {
-    return world_.device < 0 ? std::nullopt : std::optional{world_.device};
-  }
+  [[nodiscard]] std::optional<int> device_index() const noexcept;
   /// Where the backend expects buffers: the CPU, or this worker's GPU.
   [[nodiscard]] virtual Device device() const noexcept = 0;
 
@@ -15166,19 +10985,17 @@ class Worker {
   /// Tells the user of something that does not end the run: the console now, and Result::warnings(). The text says
   /// which rank this is, unless it holds for all: what several say alike is told once. Throws: CollectiveError if the
   /// run has ended.
-  void warn(const std::string& text) { link_->post(detail::encode_warning(text)); }
+  void warn(const std::string& text);
 
   /// The directory of the checkpoint that this attempt goes on from, "memory" if it is that of the processes that make
   /// workers, empty if it begins at the beginning. Where there is a TrainState, it has put everything back.
-  [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
+  [[nodiscard]] const std::string& resumes_from() const noexcept;
   /// Whether the run may go on with another number of workers.
-  [[nodiscard]] bool is_elastic() const noexcept { return context_->is_elastic; }
+  [[nodiscard]] bool is_elastic() const noexcept;
   /// Whether RunConfig::accept_changes names it.
-  [[nodiscard]] bool accepts_change(std::string_view name) const {
-    return detail::accepts_change(context_->accept_changes, name);
-  }
+  [[nodiscard]] bool accepts_change(std::string_view name) const;
   /// Counts how often the run's workers have been started before.
-  [[nodiscard]] int attempt() const noexcept { return context_->attempt; }
+  [[nodiscard]] int attempt() const noexcept;
 
   /// Returns the mean over what all ranks have added: the sum of sums by the sum of weights, equal on every rank.
   [[nodiscard]] double mean(const Mean& local);
@@ -15206,30 +11023,28 @@ class Worker {
   /// loaders with drives_step do before they go on to the next batch or epoch, and so does report() with a state.
   void end_step();
   /// Steps that this rank has ended, in all attempts of the run together.
-  [[nodiscard]] std::uint64_t steps() const noexcept { return link_->page().steps.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t steps() const noexcept;
   /// Sets what is called whenever a step has ended.
-  void on_step_end(std::function<void()> function) { on_step_end_ = std::move(function); }
+  void on_step_end(std::function<void()> function);
   /// What samples() was last told; nothing if it never was.
-  [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
+  [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept;
   /// Sets what tells where the time of all steps has gone, for a room above this one; it is told whether the training
   /// function has returned.
-  void on_step_times(std::function<StepTimes(bool is_end)> function) { on_step_times_ = std::move(function); }
+  void on_step_times(std::function<StepTimes(bool is_end)> function);
   /// Tells the supervisor where it has gone; called when the training function has returned.
   void post_step_times();
   /// Says that a loader begins to wait for data, or has it: the time between is StepTimes::data.
-  void wait_for_data(bool begins) {
-    if (on_data_wait_) on_data_wait_(begins);
-  }
+  void wait_for_data(bool begins);
   /// Sets what wait_for_data() calls.
-  void on_data_wait(std::function<void(bool)> function) { on_data_wait_ = std::move(function); }
+  void on_data_wait(std::function<void(bool)> function);
   /// Sets what each samples() calls first, for a room above this one that must see every step begin.
-  void on_samples(std::function<void(std::uint64_t, bool)> function) { on_samples_ = std::move(function); }
+  void on_samples(std::function<void(std::uint64_t, bool)> function);
 
   /// Sets what abandon_step() calls.
-  void on_abandoned_step(std::function<void()> function) { on_abandoned_step_ = std::move(function); }
+  void on_abandoned_step(std::function<void()> function);
 
   /// Asks all workers to stop; they learn of it in their next should_stop(), or the one after.
-  void request_stop() noexcept { stop_requested_ = true; }
+  void request_stop() noexcept;
   /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
   /// SIGTERM, a callback). All ranks call it at the same place.
   /// Cost: none where it is called once in every step of a prepared model, for then the answer has come with the
@@ -15242,7 +11057,7 @@ class Worker {
   /// What goes with the exchanges of a room above this one, which tells what it has heard.
   [[nodiscard]] detail::ControlLane& control() noexcept { return control_; }
 
-  void barrier() { do_barrier(); }
+  void barrier();
   /// Combines data of all ranks in place; equal bits on every rank afterwards.
   void all_reduce(Buffer data, ReduceOp op);
   void broadcast(Buffer data, int root);
@@ -15266,12 +11081,12 @@ class Worker {
 
   /// Takes what changes the samples of a dataset that goes back to one of the Trainer's into the checkpoints from now
   /// on. Loaders do that.
-  void keep_preprocessors(const Dataset& dataset) { preprocessors_.note(dataset); }
+  void keep_preprocessors(const Dataset& dataset);
 
   /// Where the workers leave small values for each other; for rooms above this one.
-  [[nodiscard]] Store& store() noexcept { return link_->store(); }
+  [[nodiscard]] Store& store() noexcept;
   /// What this worker shows its supervisor while it runs: loaders write their progress there.
-  [[nodiscard]] WorkerPage& page() noexcept { return link_->page(); }
+  [[nodiscard]] WorkerPage& page() noexcept;
 
   /// Returns the one T of this worker, made by T{} on first use and destroyed when the training function has ended, the
   /// last one made first. For rooms above this one, which keep their state per worker. T has a static extension_name.
@@ -15286,20 +11101,17 @@ class Worker {
   }
 
  protected:
-  Worker(WorkerLink& link, const RunContext& context, const World& world)
-      : link_(&link), context_(&context), world_(world), waits_(link) {}
-  ~Worker() { drop_extensions(); }
+  Worker(WorkerLink& link, const RunContext& context, const World& world);
+  ~Worker();
 
-  void drop_extensions() noexcept {
-    while (!extensions_.empty()) extensions_.pop_back();
-  }
+  void drop_extensions() noexcept;
 
-  [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
+  [[nodiscard]] WorkerLink& link() noexcept;
   // Ends waits for other programs; the backend's are its own.
-  void end_waits(std::string_view reason) { waits_.end(reason); }
-  [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
+  void end_waits(std::string_view reason);
+  [[nodiscard]] const RunContext& context() const noexcept;
   // Says that from here on gradients may go from rank to rank without a word to this class.
-  void note_backend() noexcept { uses_backend_ = true; }
+  void note_backend() noexcept;
 
  private:
   friend class TrainState;
@@ -15332,14 +11144,14 @@ class Worker {
   const RunContext* context_;
   World world_;
   detail::WorkerWaits waits_;
-  std::optional<std::uint64_t> step_samples_{};
-  std::function<void(std::uint64_t, bool)> on_samples_{};
-  std::function<void()> on_abandoned_step_{};
-  std::function<void()> on_step_end_{};
-  std::function<StepTimes(bool is_end)> on_step_times_{};
+  std::optional<std::uint64_t> step_samples_;
+  std::function<void(std::uint64_t, bool)> on_samples_;
+  std::function<void()> on_abandoned_step_;
+  std::function<void()> on_step_end_;
+  std::function<StepTimes(bool is_end)> on_step_times_;
   StepTimes reported_times_{};  // up to the last report
   std::thread::id thread_ = std::this_thread::get_id();
-  std::function<void(bool)> on_data_wait_{};
+  std::function<void(bool)> on_data_wait_;
   TrainState* state_ = nullptr;
   std::atomic<std::int64_t> num_reports_{0};  // those before the checkpoint that the run goes on from included
   bool has_step_ = false;                     // one has begun and not ended
@@ -15354,7 +11166,7 @@ class Worker {
   detail::ControlLane control_{};
   NamedValues environment_{};
   detail::KeptPreprocessors preprocessors_{};  // of the datasets that are read
-  std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
+  std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_;
 };
 
 }  // namespace railyard::inline v0_1
@@ -15619,19 +11431,18 @@ struct ResultFields {
 /// Is what fit() returns: converts to true if the run succeeded.
 class [[nodiscard]] Result {
  public:
-  explicit Result(ResultFields fields) : fields_(std::move(fields)) {}
+  explicit Result(ResultFields fields);
 
-  [[nodiscard]] explicit operator bool() const noexcept { return fields_.error.empty(); }
+  [[nodiscard]] explicit operator bool() const noexcept;
   /// What failed first, where and why, and where to look; empty if the run succeeded.
   [[nodiscard]] const std::string& error() const noexcept { return fields_.error; }
   /// The first rank that failed; -1 if none did, or the run failed outside of any worker.
   [[nodiscard]] int failed_rank() const noexcept { return fields_.failed_rank; }
-  /// What main() may return: 0, 1 after a failure, 128 + signal after Ctrl-C or SIGTERM.
+  /// What main() may return: 0, 1 after a failure, 128 + signal after Ctrl-C or SIGTERM, RunConfig::preemption's status
+  /// (75) where the state is saved and the run is to be started again.
   [[nodiscard]] int exit_status() const noexcept { return fields_.exit_status; }
   /// Rank 0's last metrics; empty if it has reported none.
-  [[nodiscard]] const Metrics& metrics() const noexcept {
-    return fields_.history.empty() ? none_ : fields_.history.back();
-  }
+  [[nodiscard]] const Metrics& metrics() const noexcept;
   /// All of rank 0's metrics, in order.
   [[nodiscard]] const std::vector<Metrics>& history() const noexcept { return fields_.history; }
   /// The run's directory.
@@ -15642,7 +11453,7 @@ class [[nodiscard]] Result {
   [[nodiscard]] const Timings& timings() const noexcept { return fields_.timings; }
   /// Where the time of the average rank's steps has gone, from its first exchange of gradients to its end; the bytes
   /// are those of all ranks together. All 0 if no rank that has trained a prepared model has returned.
-  [[nodiscard]] StepTimes step_times() const { return detail::average_of(fields_.step_times_by_rank); }
+  [[nodiscard]] StepTimes step_times() const;
   /// The same of each rank; all 0 for one that has failed.
   [[nodiscard]] const std::vector<StepTimes>& step_times_by_rank() const noexcept { return fields_.step_times_by_rank; }
   /// Is this the one process in which code after fit() should speak for the run?
@@ -15675,7 +11486,11 @@ class [[nodiscard]] Result {
   /// Whether the run had succeeded before, so that fit() has only read what it left.
   [[nodiscard]] bool is_recorded() const noexcept { return fields_.is_recorded; }
 
-  /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not.
+  /// Writes error() to standard error if the run did not succeed. Returns *this.
+  /// Example: return trainer.fit().print_error().exit_status();
+  const Result& print_error() const;
+  /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not; what main() does not catch
+  /// ends the program by SIGABRT, whatever exit_status() is.
   const Result& value_or_throw() const;
 
  private:
@@ -15743,31 +11558,11 @@ struct ScalingConfig {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Returns the model of this host's CPUs and the widest vectors that they compute with, such as "AMD EPYC 7763, avx2":
-/// libraries choose their kernels, and with them the order of sums, by that.
-[[nodiscard]] std::string cpu_kind();
-
 /// Adds what this room knows of it; rooms above know more.
 void note_environment(NamedValues& environment);
 
-inline constexpr std::string_view option_prefix = "option ";
-
-/// Adds what an optimizer was made with, out of its state. That alone can be compared with what the next program makes
-/// it with: of the options that a checkpoint puts back, a schedule may have changed any.
-void note_options(std::string_view part, const NamedValues& state, NamedValues& environment);
-
-[[nodiscard]] std::string text_of_value(const Value& value);
-
-/// Says what differs of the options, or of all else.
-[[nodiscard]] std::string difference_in(const NamedValues& now, const NamedValues& then, bool of_options);
 /// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
-[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
-  return difference_in(now, then, false);
-}
-/// The same of what optimizers were made with.
-[[nodiscard]] inline std::string difference_of_options(const NamedValues& now, const NamedValues& then) {
-  return difference_in(now, then, true);
-}
+[[nodiscard]] std::string difference_of(const NamedValues& now, const NamedValues& then);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -15790,78 +11585,6 @@ namespace detail {
 // The snapshot begins with the size of the message that tells of it, and that message; the files follow. Where several
 // processes look after the workers, each has the snapshots of its own: what others lack goes from rank to rank.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Gives each file its place in a snapshot, and returns the snapshot's size.
-[[nodiscard]] std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& images);
-
-/// Writes the encoded message to the begin of its snapshot, where place_files() has left room for it.
-void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message);
-
-/// Returns the message of a snapshot that a rank of an earlier start has written.
-[[nodiscard]] SavedMessage read_head(WorkerLink& link, int rank, int slot);
-
-/// Is what all ranks of an earlier start have put into their snapshots as one state. All ranks make it together.
-class HeldState {
- public:
-  /// slots: of each rank. Throws: DataError if the snapshots are damaged, or do not belong together.
-  HeldState(Worker& worker, WorkerLink& link, const std::vector<std::uint8_t>& slots);
-  HeldState(const HeldState&) = delete;
-  HeldState& operator=(const HeldState&) = delete;
-  /// Only when all ranks have read from it.
-  ~HeldState() {
-    if (received_.slot >= 0) link_->drop_snapshot(received_.slot);
-  }
-
-  /// Reads from the snapshots.
-  [[nodiscard]] Checkpoint checkpoint() const;
-
- private:
-  // A file that goes from its rank to the processes that lack it.
-  struct Transfer {
-    std::string name{};
-    int from = 0;
-    std::size_t size = 0;
-    bool is_for_us = false;
-    std::size_t offset = 0;  // in what is received
-  };
-  static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
-
-  [[nodiscard]] static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
-  [[nodiscard]] int first_rank() const { return first_ranks_[index(worker_->rank())]; }
-
-  // Every rank learns what the others have saved, and which of them are looked after by one process.
-  void tell_each_other();
-
-  void check() const;
-
-  void add_files(int rank, int slot);
-
-  // What all ranks have each process has from its first rank. It may be other bytes than rank 0's, such as statistics
-  // of BatchNorm: a checkpoint holds rank 0's, and so do all ranks after this.
-  void fetch_what_is_missing();
-
-  [[nodiscard]] std::vector<Transfer> find_missing() const;
-
-  // Returns digests, by rank, of those files that several ranks have.
-  [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> compare(
-      const std::map<std::string, std::map<int, std::size_t>>& holders) const;
-
-  // unwanted: for the pieces that this rank takes part in, and does not need.
-  void broadcast(const Transfer& one, std::vector<std::byte>& unwanted);
-
-  Worker* worker_;
-  WorkerLink* link_;
-  std::vector<SavedMessage> saves_;        // by rank
-  std::vector<std::int32_t> first_ranks_;  // of the process of each rank
-  std::map<std::string, std::span<const std::byte>> files_{};
-  Snapshot received_{};  // for all ranks of the process, if this is the first of them
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/snapshot_pace.hpp
 // When rank 0 wants the state to be copied or saved. Train room.
 
@@ -15877,32 +11600,22 @@ class SnapshotPace {
   /// survived. Where none is, copies are for the end of the program alone, and the next one takes seconds to start: a
   /// copy counts as if it took a tenth of a second at least, so that at one percent none is made in the first ten
   /// seconds, nor in any ten after another, and small models pay nothing for them.
-  SnapshotPace(double percent, std::chrono::nanoseconds interval, bool has_restarts, Clock::time_point now) noexcept
-      : percent_(percent),
-        interval_(interval),
-        least_cost_(has_restarts ? 0 : 0.1),
-        cost_(least_cost_),
-        copied_at_(now),
-        saved_at_(now) {}
+  SnapshotPace(double percent, std::chrono::nanoseconds interval, bool has_restarts, Clock::time_point now) noexcept;
 
   /// The first copy of a run that survives failures is due at once: only then is known what one costs.
   [[nodiscard]] bool wants_copy(Clock::time_point now) const noexcept;
-  [[nodiscard]] bool wants_checkpoint(Clock::time_point now) const noexcept {
-    return interval_.count() > 0 && now - saved_at_ >= interval_;
-  }
+  [[nodiscard]] bool wants_checkpoint(Clock::time_point now) const noexcept;
 
   void note_copy(std::chrono::duration<double> cost, Clock::time_point now) noexcept;
   /// The state is in a checkpoint as well, or will be: what a restart does not read from the disk if it can, but is as
   /// good as a copy for the end of the program.
-  void note_save(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
-    if (least_cost_.count() > 0) note_copy(cost, now);
-  }
+  void note_save(std::chrono::duration<double> cost, Clock::time_point now) noexcept;
   /// What was put back is there still for the next restart. Until it is a few steps old a copy is not worth its price,
   /// which is about that of putting back; from a slow disk it is less.
   void note_put_back(std::chrono::duration<double> cost, Clock::time_point now) noexcept;
   /// No copy is wanted any more.
-  void end_copies() noexcept { percent_ = 0; }
-  void note_checkpoint(Clock::time_point now) noexcept { saved_at_ = now; }
+  void end_copies() noexcept;
+  void note_checkpoint(Clock::time_point now) noexcept;
 
  private:
   double percent_;
@@ -15913,12 +11626,18 @@ class SnapshotPace {
   Clock::time_point saved_at_;
 };
 
-/// Says why copies of a rank's part of the state would not fit into memory beside all else; nothing if they do. Memory
-/// that is promised and not there ends programs instead of calls. there: the bytes that copies have already, those of
-/// workers before a restart for one, which are not free. left: the bytes that are. has_restarts: the copies are asked
-/// for; otherwise half of the memory is left for what may be more urgent.
-[[nodiscard]] std::string lack_of_room(std::uint64_t size_bytes, int num_local_workers, std::size_t there,
-                                              bool has_restarts, std::size_t left);
+/// Is the memory of one host that copies of the state take. Units: bytes.
+struct CopyMemory {
+  std::uint64_t copies = 0;    ///< all of them
+  std::uint64_t received = 0;  ///< what a restart takes besides, of parts that ranks of other hosts have: see HeldState
+  std::uint64_t there = 0;     ///< of both, already: since the workers before a restart, for one
+};
+
+/// Says why copies of the state would not fit into memory beside all else; nothing if they do. Memory that is promised
+/// and not there ends programs instead of calls. left: the bytes that are free. has_restarts: the copies are asked for;
+/// otherwise half of the memory is left for what may be more urgent.
+[[nodiscard]] std::string lack_of_room(const CopyMemory& memory, int num_local_workers, bool has_restarts,
+                                              std::size_t left);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -15973,9 +11692,9 @@ class StatePart {
   friend class TrainState;
 
   std::string name_;
-  std::function<State()> take_{};
-  std::function<void(const State&)> put_{};
-  std::function<std::int64_t()> next_epoch_{};
+  std::function<State()> take_;
+  std::function<void(const State&)> put_;
+  std::function<std::int64_t()> next_epoch_;
   bool has_options_ = false;
 };
 
@@ -15997,22 +11716,22 @@ class TrainState {
       using pointer = const int*;
       using reference = int;
 
-      [[nodiscard]] int operator*() const noexcept { return static_cast<int>(state_->epoch_); }
+      [[nodiscard]] int operator*() const noexcept;
       Iterator& operator++();
       [[nodiscard]] bool operator==(std::default_sentinel_t) const noexcept;
 
      private:
       friend class Epochs;
-      Iterator(TrainState& state, int count) noexcept : state_(&state), count_(count) {}
+      Iterator(TrainState& state, int count) noexcept;
       TrainState* state_;
       int count_;
     };
     [[nodiscard]] Iterator begin() const;
-    [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+    [[nodiscard]] static std::default_sentinel_t end() noexcept;
 
    private:
     friend class TrainState;
-    Epochs(TrainState& state, int count) noexcept : state_(&state), count_(count) {}
+    Epochs(TrainState& state, int count) noexcept;
     TrainState* state_;
     int count_;
   };
@@ -16031,7 +11750,7 @@ class TrainState {
   /// that was left half way is gone on with if the loader that drives steps is a part; without one, a checkpoint counts
   /// the epoch in which it was made as complete, and so the state is copied to memory, and the number of workers
   /// changed, only where report() saves it.
-  [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
+  [[nodiscard]] Epochs epochs(int count) noexcept;
 
   /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
   /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one.
@@ -16092,8 +11811,15 @@ class TrainState {
   // The largest of all ranks' parts.
   [[nodiscard]] std::uint64_t agreed_size(std::uint64_t size);
 
+  // Whether one process looks after all workers.
+  [[nodiscard]] bool sees_all() const;
+
+  // How much a restart takes of what ranks of other processes have, for this one.
+  [[nodiscard]] std::uint64_t bytes_of_other_parts(const std::vector<FileImage>& images);
+
   // Why copies would not leave enough memory of this host for all else; empty if they do. Where other processes of the
-  // host look after workers as well, they are taken to have as much memory for copies as this one has.
+  // host look after workers as well, they are taken to need as much, and to have as much, as this one. What a restart
+  // receives takes the place of a copy, which has to be larger then.
   [[nodiscard]] std::string lack_of_room() const;
 
   // Before the first copy, where several processes look after the workers: rank 0 knows only of its own host.
@@ -16112,7 +11838,7 @@ class TrainState {
 
   Worker* worker_;
   std::vector<StatePart> parts_;
-  std::vector<std::pair<std::string, std::filesystem::path>> files_{};
+  std::vector<std::pair<std::string, std::filesystem::path>> files_;
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;
@@ -16123,11 +11849,10 @@ class TrainState {
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
   bool has_lacked_room_ = false;
   std::uint64_t part_bytes_ = 0;     // of a copy of a rank's part, the largest
+  std::uint64_t other_bytes_ = 0;    // that a restart receives of other processes
   std::uint64_t checked_bytes_ = 0;  // for which there was room
   detail::SnapshotPace pace_;
 };
-
-inline void Worker::report(const Metrics& metrics, TrainState& state) { state.report(metrics); }
 
 }  // namespace railyard::inline v0_1
 
@@ -16145,14 +11870,6 @@ struct Briefing {
   std::vector<std::uint8_t> slots{};
 };
 
-/// Whether the attempt that began so has gone on from memory, and ended no step: what it takes to have the state there
-/// once more may be what it lacked, and a checkpoint is read without.
-[[nodiscard]] inline bool has_memory_failed(const Briefing& briefing, const Attempt& attempt) noexcept {
-  return !briefing.slots.empty() && attempt.end_step == attempt.begin_step;
-}
-
-[[nodiscard]] std::string encode_briefing(const Briefing& briefing);
-
 [[nodiscard]] Briefing decode_briefing(std::string_view text);
 
 }  // namespace detail
@@ -16168,11 +11885,12 @@ namespace detail {
 /// Passes everything on to another store, and waits there in slices.
 class ConnectingStore final : public Store {
  public:
-  ConnectingStore(Store& store, int rank) noexcept : store_(store), rank_(rank) {}
+  ConnectingStore(Store& store, int rank) noexcept;
 
-  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
-  void expect(const std::vector<std::string>& keys) override { store_.expect(keys); }
-  [[nodiscard]] Descriptor take_memory() override { return store_.take_memory(); }
+  void set(std::string_view key, std::string_view value) override;
+  void expect(const std::vector<std::string>& keys) override;
+  [[nodiscard]] Descriptor take_memory() override;
+  [[nodiscard]] bool joins_threads() const noexcept override;
 
   /// Throws: CollectiveError once the group is ending.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override;
@@ -16182,7 +11900,7 @@ class ConnectingStore final : public Store {
  private:
   Store& store_;
   int rank_;
-  std::string reason_{};  // written once, before is_aborted_
+  std::string reason_;  // written once, before is_aborted_
   std::atomic<bool> is_aborted_{false};
 };
 
@@ -16191,29 +11909,6 @@ class ConnectingStore final : public Store {
 
 // ---- railyard/workers/detail/cores.hpp
 // How many cores this process may use: what affinity and control groups leave of the machine. Workers room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The number of cores that the scheduler may put this thread on.
-[[nodiscard]] int cores_of_affinity();
-
-// Reads one group's limit: "200000 100000" is two cores, "max 100000" none.
-[[nodiscard]] std::optional<double> quota_of_group(const std::filesystem::path& group);
-
-// The smallest limit on the way from this process's group up to the root: each of them binds. Control groups v2.
-// membership is /proc/self/cgroup, mount where the hierarchy is mounted.
-[[nodiscard]] std::optional<double> cores_of_cgroup(const std::filesystem::path& membership,
-                                                           const std::filesystem::path& mount);
-
-// The cores that this process may use, at least 1; a limit of 1.5 cores counts as 2, for one would leave half idle.
-[[nodiscard]] int usable_cores(const std::filesystem::path& membership = "/proc/self/cgroup",
-                                      const std::filesystem::path& mount = "/sys/fs/cgroup");
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/elastic_size.hpp
 // How many workers there are to be, now. Train room.
@@ -16226,15 +11921,13 @@ class ElasticSize {
  public:
   using Clock = Deadline::Clock;
 
-  explicit ElasticSize(ScalingConfig config) : config_(std::move(config)) {}
+  explicit ElasticSize(ScalingConfig config);
 
   [[nodiscard]] const WorkerCount& count() const noexcept { return config_.num_workers; }
-  [[nodiscard]] bool is_elastic() const noexcept { return count().is_elastic(); }
+  [[nodiscard]] bool is_elastic() const noexcept;
 
   /// How long whoever looks may sleep.
-  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
-    return is_elastic() ? config_.capacity_interval : std::chrono::hours{1};
-  }
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept;
 
   /// Returns how many workers can be started now; nothing if these are too few.
   [[nodiscard]] std::optional<int> ask();
@@ -16269,7 +11962,7 @@ class ElasticSize {
   [[nodiscard]] int capacity();
 
   ScalingConfig config_;
-  std::string fault_{};
+  std::string fault_;
   bool is_hopeless_ = false;
   int limit_ = config_.num_workers.max();
   Clock::time_point next_look_ = Clock::now() + config_.capacity_interval;
@@ -16305,231 +11998,10 @@ class JsonObject {
   JsonObject& add(std::string_view name, const Value& value);
   JsonObject& add(std::string_view name, const std::vector<JsonObject>& list);
   JsonObject& add(const NamedValues& values);
-  [[nodiscard]] std::string text() const { return json_.empty() ? "{}" : json_ + "}"; }
+  [[nodiscard]] std::string text() const;
 
  private:
-  std::string json_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/run_record.hpp
-// What an earlier program has written about a run. Train room.
-
-#include <ios>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says where a report stands in metrics.jsonl. Lines can be missing: training goes on when one cannot be written.
-struct HistoryLine {
-  std::int64_t report = 0;
-  std::uint64_t end = 0;
-};
-
-/// Is what run.json, result.json, metrics.jsonl and events.jsonl say.
-struct RunRecord {
-  std::string backend{};
-  std::string scaling{};
-  int world_size = 0;
-  std::optional<std::uint64_t> seed{};
-  bool is_recovered = false;   ///< run.json is lost, and the newest checkpoint has said what it did
-  bool has_succeeded = false;  ///< and what was to be saved of it is
-  double seconds = 0;
-  std::vector<Metrics> history{};
-  std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
-  std::string last_checkpoint{};     ///< the newest that was ever written; empty if none was
-  std::vector<std::string> problems{};
-};
-
-/// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
-[[nodiscard]] std::string text_of_file(const std::filesystem::path& path);
-
-/// Returns one line of metrics.jsonl without the columns that are not the user's.
-[[nodiscard]] Metrics metrics_of_line(const Json& json);
-
-/// Calls take with each line of a file of JSON objects and where it ends, and adds to problems how many are damaged.
-/// What follows the last line feed was being written when its program died.
-template <class Take>
-void read_json_lines(const std::filesystem::path& path, std::vector<std::string>& problems, const Take& take) {
-  const std::string text = text_of_file(path);
-  std::size_t begin = 0;
-  std::size_t number = 0;
-  std::size_t num_damaged = 0;
-  std::size_t first_damaged = 0;
-  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
-    ++number;
-    try {
-      take(parse_json(std::string_view{text}.substr(begin, end - begin)), std::uint64_t{end + 1});
-    } catch (const std::exception&) {
-      if (num_damaged++ == 0) first_damaged = number;
-    }
-    begin = end + 1;
-  }
-  if (num_damaged == 0) return;
-  problems.push_back(compose("{} line(s) of {} are damaged and left out, the first one is line {}", num_damaged,
-                             path.string(), first_damaged));
-}
-
-/// Reads the lines of metrics.jsonl.
-void read_history(const std::filesystem::path& path, RunRecord& record);
-
-/// Reads the lines of events.jsonl: a checkpoint is durable before it is told of there.
-void read_events(const std::filesystem::path& path, RunRecord& record);
-
-/// Whether a run has told that it has written checkpoints: before the first one, run.json came to the disk.
-[[nodiscard]] bool tells_of_checkpoints(const std::filesystem::path& run);
-
-/// Takes from the newest checkpoint what run.json has said, which is lost or damaged: why says how.
-/// Throws: ConfigError if there is none.
-void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record);
-
-/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged beyond recovery.
-[[nodiscard]] RunRecord read_run_record(const std::filesystem::path& run);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/files.hpp
-// The files of a run's directory. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
-class LineFile {
- public:
-  explicit LineFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
-      : path_(std::move(path)), files_(std::move(files)) {}
-  LineFile(const LineFile&) = delete;
-  LineFile& operator=(const LineFile&) = delete;
-  ~LineFile() {
-    if (file_ >= 0) files_->close(file_);
-  }
-
-  /// Appends line and a line feed; opens the file on first use. Returns whether it could.
-  bool append(std::string_view line);
-
-  /// Takes back all but the first size bytes. Returns whether it could.
-  bool cut(std::uint64_t size);
-
-  /// Makes durable what has been appended. Returns whether it could.
-  bool sync();
-
-  [[nodiscard]] std::uint64_t size() const noexcept { return static_cast<std::uint64_t>(size_); }
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  [[nodiscard]] bool exists() const noexcept { return file_ >= 0; }
-  [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
-  /// What is to be said when the first line is lost.
-  [[nodiscard]] std::string complaint() const { return compose("{} cannot be written: {}", path_.string(), reason()); }
-  [[nodiscard]] std::string reason() const { return explain_errno(code_); }
-  /// How many lines are missing and why; empty if none is.
-  [[nodiscard]] std::string warning() const;
-
- private:
-  bool open();
-
-  bool note_loss(int code) noexcept;
-
-  std::filesystem::path path_;
-  std::shared_ptr<Files> files_;
-  std::string text_{};
-  int file_ = -1;
-  off_t size_ = 0;
-  std::uint64_t num_lost_ = 0;
-  int code_ = 0;
-};
-
-/// Returns a time of the wall clock by UTC, such as 2024-01-31T12:34:56Z, or as `format` says.
-[[nodiscard]] std::string time_text(std::time_t time, const char* format = "%Y-%m-%dT%H:%M:%SZ");
-
-/// Returns a name that no other run has: date, time and six random digits.
-[[nodiscard]] std::string unique_name();
-
-/// Throws: ConfigError if name cannot be the name of a run.
-void check_name(const std::string& name);
-
-/// Is where a run is kept.
-struct RunPlace {
-  std::string name{};
-  std::filesystem::path path{};
-  bool is_new = true;
-};
-
-/// Whether a file is there and nothing is in it, or the zeros that stand for what a power cut has kept from the disk.
-[[nodiscard]] bool is_blank(const std::filesystem::path& path);
-
-/// Whether a file of that name tells what a run is, and how it went.
-[[nodiscard]] bool tells_of_run(std::string_view name);
-
-/// Returns the names of a run's logs that hold something, in "logs/".
-[[nodiscard]] std::vector<std::string> written_logs(const std::filesystem::path& run);
-
-/// Whether a program has died in that directory before what the run is was written, or had come to the disk: the first
-/// checkpoint sees to that.
-[[nodiscard]] bool is_barely_begun(const std::filesystem::path& run);
-
-/// Returns the names of files that tell of a run which has lost run.json and all checkpoints; empty if it has not, or
-/// has left none. A run has a lease before it has anything else; without one, such files are somebody else's.
-[[nodiscard]] std::string remains_of_run(const std::filesystem::path& run);
-
-/// Removes what programs have left in that directory that died while they wrote a file of it; all: also what a run that
-/// is no more has told. Only for whoever has the run.
-void sweep_run_directory(const std::filesystem::path& run, bool all);
-
-/// Throws: ConfigError if a directory that exists is no run's: nothing is written into what is somebody else's.
-void check_is_run(const std::filesystem::path& path);
-
-/// Makes the directory of a run, or finds it there if there is one of that name.
-/// Throws: ConfigError if it cannot be made, or is no run's.
-[[nodiscard]] RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage);
-
-/// Is the directory of a run: run.json, metrics.jsonl, events.jsonl, logs/rank-0.log and so on, result.json.
-class RunDirectory {
- public:
-  RunDirectory(std::filesystem::path path, int world_size, std::shared_ptr<Files> files = std::make_shared<Files>());
-
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
-  /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
-  /// milliseconds. Returns what went wrong, or an empty text.
-  [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object, bool lasts) const;
-  /// From here on nothing is written any more: the run is another program's.
-  void fence() noexcept { is_fenced_ = true; }
-  [[nodiscard]] bool is_fenced() const noexcept { return is_fenced_; }
-  /// From here on, what is said about a file does not promise that training goes on.
-  void note_end() noexcept { is_training_ = false; }
-  /// These two return what is to be said about it when a file takes a line no more: once for each file.
-  [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
-  [[nodiscard]] std::string append_event(const JsonObject& event) { return append(events_, event.text()); }
-  [[nodiscard]] std::string append_log(int rank, std::string_view line) {
-    return append(*logs_[static_cast<std::size_t>(rank)], line);
-  }
-
-  /// Takes back all metrics but the first `size` bytes.
-  [[nodiscard]] std::string keep_metrics(std::uint64_t size);
-  [[nodiscard]] std::uint64_t metrics_size() const noexcept { return metrics_.size(); }
-
-  /// The log of a rank, if it has written anything.
-  [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const;
-
-  [[nodiscard]] std::vector<std::string> warnings() const;
-
-  /// Takes back a directory in which nothing has happened.
-  void remove() const;
-
- private:
-  [[nodiscard]] std::string append(LineFile& file, std::string_view line) const;
-  [[nodiscard]] std::string complaint_about(const LineFile& file) const;
-
-  std::filesystem::path path_;
-  std::shared_ptr<Files> files_;
-  LineFile metrics_;
-  LineFile events_;
-  std::vector<std::unique_ptr<LineFile>> logs_{};
-  bool is_training_ = true;
-  bool is_fenced_ = false;
+  std::string json_;
 };
 
 }  // namespace detail
@@ -16569,7 +12041,7 @@ struct LeaseContent {
   bool is_locked = true;
 
   /// One that has written no boot may be about to, or belong to an older release, on this host.
-  [[nodiscard]] bool is_elsewhere(const std::string& own_boot) const { return !boot.empty() && boot != own_boot; }
+  [[nodiscard]] bool is_elsewhere(const std::string& own_boot) const;
   [[nodiscard]] bool has_died() const;
 };
 
@@ -16578,8 +12050,7 @@ class LeaseFile {
  public:
   using Sign = std::pair<std::int64_t, std::int64_t>;
 
-  explicit LeaseFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
-      : path_(std::move(path)), files_(std::move(files)) {}
+  explicit LeaseFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>());
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
@@ -16595,7 +12066,7 @@ class LeaseFile {
   static constexpr std::size_t size = 1024;
 
  private:
-  [[nodiscard]] Descriptor open() const { return Descriptor{files_->open(path_, O_RDONLY)}; }
+  [[nodiscard]] Descriptor open() const;
 
   std::filesystem::path path_;
   std::shared_ptr<Files> files_;
@@ -16606,26 +12077,25 @@ class LeaseFile {
 /// the holder went on.
 class LeaseSilence {
  public:
-  explicit LeaseSilence(const LeaseTimes& times) : times_(times), looks_left_(times.patience / times.beat) {}
+  explicit LeaseSilence(const LeaseTimes& times);
 
   /// Looks. Returns whether a sign has come since the look before. A sign begins the silence anew.
   bool look(const LeaseFile& file);
-  [[nodiscard]] bool is_over() const noexcept { return looks_left_ <= 0; }
+  [[nodiscard]] bool is_over() const noexcept;
 
  private:
   LeaseTimes times_;
   std::chrono::nanoseconds::rep looks_left_;
-  std::optional<LeaseFile::Sign> last_{};
+  std::optional<LeaseFile::Sign> last_;
 };
 
 /// Finds out whether a run may be taken over from its holder, by those who have had a part in its run and have lost it.
 class LeaseHolderWatch {
  public:
-  explicit LeaseHolderWatch(LeaseContent holder, const LeaseTimes& times = {})
-      : holder_(std::move(holder)), times_(times), silence_(times) {}
+  explicit LeaseHolderWatch(LeaseContent holder, const LeaseTimes& times = {});
 
   [[nodiscard]] const LeaseContent& holder() const noexcept { return holder_; }
-  [[nodiscard]] bool is_silent() const noexcept { return silence_.is_over(); }
+  [[nodiscard]] bool is_silent() const noexcept;
   /// Whether a look has found a sign of life.
   [[nodiscard]] bool gives_signs() const noexcept { return gives_signs_; }
 
@@ -16645,24 +12115,124 @@ class LeaseHolderWatch {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/lease_claims.hpp
+// Who may have which generation of a run, of those that want it at the same time. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Has each generation of a run have one holder at most, however long anybody is held up at whatever step. A claim is
+/// an empty file named by the generation, which one process makes: a network file system lets only one as well. It
+/// stays for as long as the run's directory, for a claim that could be made again would be no one's alone.
+class LeaseClaims {
+ public:
+  explicit LeaseClaims(const std::filesystem::path& run, std::shared_ptr<Files> files = std::make_shared<Files>());
+
+  [[nodiscard]] std::filesystem::path path(std::uint64_t generation) const;
+
+  /// Returns the last generation that is claimed; 0 if none is. Throws: Error.
+  [[nodiscard]] std::uint64_t last() const;
+
+  /// Returns whether it is this process's: false if another has made that claim. Throws: Error.
+  [[nodiscard]] bool make(std::uint64_t generation) const;
+
+  /// Takes back a claim that this process has made and makes nothing of.
+  void withdraw(std::uint64_t generation) const noexcept;
+
+ private:
+  [[noreturn]] void fail(std::string_view action, int code) const;
+
+  std::filesystem::path folder_;
+  std::shared_ptr<Files> files_;
+};
+
+/// Finds out whether a claim may be passed over, as whoever has made it has written nothing into the lease since: it
+/// has died in between, or is held up, and will find then that another has gone on.
+class ClaimWatch {
+ public:
+  explicit ClaimWatch(LeaseClaims claims, const LeaseTimes& times = {});
+
+  /// Returns the generation after which the next one may be claimed; nothing as long as something may come of a claim
+  /// on one after `held`, which is read in the lease. Throws: Error.
+  [[nodiscard]] std::optional<std::uint64_t> look(std::uint64_t held);
+
+ private:
+  LeaseClaims claims_;
+  LeaseTimes times_;
+  std::optional<LeaseSilence> silence_;
+  std::uint64_t watched_ = 0;
+  Deadline::Clock::time_point next_look_ = Deadline::Clock::now();
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_record.hpp
+// What an earlier program has written about a run. Train room.
+
+#include <ios>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says where a report stands in metrics.jsonl. Lines can be missing: training goes on when one cannot be written.
+struct HistoryLine {
+  std::int64_t report = 0;
+  std::uint64_t end = 0;
+};
+
+/// Is what run.json, result.json, metrics.jsonl and events.jsonl say.
+struct RunRecord {
+  std::string backend{};
+  std::string scaling{};
+  int world_size = 0;
+  std::optional<std::uint64_t> seed{};
+  bool is_recovered = false;   ///< run.json is lost, and the newest checkpoint has said what it did
+  bool has_succeeded = false;  ///< and what was to be saved of it is
+  double seconds = 0;
+  std::vector<Metrics> history{};
+  std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
+  std::string last_checkpoint{};     ///< the newest that was ever written; empty if none was
+  std::vector<std::string> problems{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/files.hpp
+// The files of a run's directory. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns a time of the wall clock by UTC, such as 2024-01-31T12:34:56Z, or as `format` says.
+[[nodiscard]] std::string time_text(std::time_t time, const char* format = "%Y-%m-%dT%H:%M:%SZ");
+
+/// Throws: ConfigError if name cannot be the name of a run.
+void check_name(const std::string& name);
+
+/// Is where a run is kept.
+struct RunPlace {
+  std::string name{};
+  std::filesystem::path path{};
+  bool is_new = true;
+};
+
+/// Whether a file is there and nothing is in it, or the zeros that stand for what a power cut has kept from the disk.
+[[nodiscard]] bool is_blank(const std::filesystem::path& path);
+
+/// Makes the directory of a run, or finds it there if there is one of that name.
+/// Throws: ConfigError if it cannot be made, or is no run's.
+[[nodiscard]] RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/patience.hpp
 // Tells a state that lasts from one that passes, and waits. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Says when the same rank has been found for longer than a while.
-class Patience {
- public:
-  using Time = std::chrono::steady_clock::time_point;
-
-  /// rank: -1 if none is found. Returns whether it has been found again and again for so long.
-  [[nodiscard]] bool is_over(int rank, Time now);
-
- private:
-  int rank_ = -1;
-  Time since_{};
-};
 
 /// Sleeps for so long. Returns false as soon as is_over() says so, which is asked once at least.
 template <class IsOver>
@@ -16679,35 +12249,85 @@ template <class IsOver>
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/leavable_thread.hpp
+// A thread that need not be waited for without end, because storage may hold it up. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is for what waits for storage: a call of the system that never returns cannot be ended from outside.
+class LeavableThread {
+ public:
+  LeavableThread() = default;
+  /// run: owns all that it uses, for it may outlive everything else. Throws: std::system_error if there is no thread.
+  template <class Run>
+  explicit LeavableThread(Run run) {
+    std::promise<void> end;
+    end_ = end.get_future();
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    thread_ = std::thread{[run = std::move(run), end = std::move(end)]() mutable {
+      {
+        const Run own = std::move(run);
+        own();
+      }
+      end.set_value();
+    }};
+  }
+  LeavableThread(LeavableThread&&) = default;
+  /// Only while it has no thread.
+  LeavableThread& operator=(LeavableThread&&) = default;
+  ~LeavableThread() = default;
+
+  [[nodiscard]] bool is_running() const noexcept;
+
+  void join();
+  /// Waits for its end, and leaves it behind at the deadline: it goes on by itself then. Returns whether it has ended.
+  bool join_or_leave(const Deadline& deadline);
+
+ private:
+  std::future<void> end_{};
+  std::thread thread_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/heartbeat.hpp
 // Does something again and again on a thread of its own. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Owns the thread.
+/// Owns the thread. What it does may wait for storage.
 class Heartbeat {
  public:
+  /// beat: owns all that it uses, for storage may hold it for longer than all else lives.
   Heartbeat(std::function<void()> beat, std::chrono::nanoseconds interval);
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
   ~Heartbeat();
 
+  /// Does it no more. Returns false at the deadline if storage holds it then: it goes on by itself when that answers,
+  /// and ends.
+  bool end(const Deadline& deadline);
+
   /// Has it done once more, and waits until that is over. Returns whether it is.
   bool beat_now(const Deadline& deadline);
 
  private:
-  void run();
+  struct Pulse {
+    std::mutex mutex{};
+    std::condition_variable changed{};
+    bool is_ending = false;
+    std::uint64_t num_begun = 0;
+    std::uint64_t num_done = 0;
+    std::uint64_t num_wanted = 0;
 
-  std::function<void()> beat_;
-  std::chrono::nanoseconds interval_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_ending_ = false;
-  std::uint64_t num_begun_ = 0;
-  std::uint64_t num_done_ = 0;
-  std::uint64_t num_wanted_ = 0;
-  std::thread thread_;
+    void run(const std::function<void()>& beat, std::chrono::nanoseconds interval);
+  };
+
+  std::shared_ptr<Pulse> pulse_;
+  LeavableThread thread_;
 };
 
 }  // namespace detail
@@ -16722,11 +12342,11 @@ namespace detail {
 /// Knows the settings, and whether the file has been seen.
 class PreemptionNotice {
  public:
-  explicit PreemptionNotice(PreemptionConfig config) : config_(std::move(config)) {}
+  explicit PreemptionNotice(PreemptionConfig config);
 
   [[nodiscard]] bool is_announced_by(int signal) const;
   /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
-  [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
+  [[nodiscard]] bool concerns_run(int signal) const;
 
   /// How often to ask for the file.
   [[nodiscard]] std::chrono::nanoseconds interval() const noexcept;
@@ -16734,106 +12354,98 @@ class PreemptionNotice {
   /// has been called.
   [[nodiscard]] bool take_file();
 
-  /// Looks for the file on a thread of its own from now on. The notice stays where it is then. Returns what there is to
-  /// be said if there is no thread for it.
+  /// Looks for the file on a thread of its own from now on. Returns what there is to be said if there is no thread for
+  /// it.
   [[nodiscard]] std::string look_out();
   /// Does so no more until it is asked to again: see RunLease.
-  void pause() { lookout_.reset(); }
+  void pause();
 
  private:
   static constexpr std::chrono::nanoseconds look_interval = std::chrono::milliseconds{500};
 
-  void look();
+  // May be looked for when all else is over: see Heartbeat.
+  struct File {
+    explicit File(std::filesystem::path its_path);
+
+    void look();
+
+    std::filesystem::path path;
+    std::atomic<bool> is_there{false};
+  };
 
   PreemptionConfig config_;
-  std::atomic<bool> is_file_there_{false};
+  std::shared_ptr<File> file_;
   bool is_file_taken_ = false;
-  std::unique_ptr<Heartbeat> lookout_{};
+  std::unique_ptr<Heartbeat> lookout_;
 };
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/run_lease.hpp
-// Sees to it that one program at a time writes to a run's directory. Train room.
+// ---- railyard/train/detail/held_lease.hpp
+// What a program does with the lease.json of a run that it has, or wants to have. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
-/// them has gone, however they end. Between hosts locks may not reach, or stay behind when a host dies. So a holder
-/// touches the file again and again, and who comes from another host looks whether that goes on; the time that the file
-/// has got by it is only compared with itself, for clocks differ. Its generation grows with each holder: one that was
-/// replaced all the same, because it was suspended, finds another than its own, and commits nothing any more.
-class RunLease {
+/// Is what was seen last of whose run it is, by whichever thread.
+class LeaseSight {
  public:
-  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
-  explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
-                    std::shared_ptr<Files> files = std::make_shared<Files>());
-  /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
-  /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
-  /// there. Throws: ConfigError that names the holder if another was faster, or if the file cannot be read or written.
-  RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, const LeaseTimes& times = {},
-           std::shared_ptr<Files> files = std::make_shared<Files>());
-  RunLease(RunLease&&) = default;
-  RunLease& operator=(RunLease&&) = delete;
-  ~RunLease();
+  using Time = std::chrono::nanoseconds;  // of boot_time()
 
-  [[nodiscard]] std::uint64_t generation() const noexcept { return own_.lease.generation; }
-  /// By which others know this holder.
-  [[nodiscard]] const LeaseId& id() const noexcept { return own_.lease; }
-
-  /// Has other hosts see that it is held: a network file system may keep for a while what is written.
-  void show() const { static_cast<void>(files_->sync(file_.get())); }
-
-  /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
-  void leave_to_others() noexcept { is_to_be_left_ = true; }
-
-  /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
-  [[nodiscard]] bool is_held() const;
-
-  /// How often to ask.
-  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept { return times_.beat; }
-  /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
-  /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
-  /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this
-  /// program may have been suspended: but a short while only, and once. Until storage that is slower than that has
-  /// answered, what is reported is still written; a checkpoint is not: see is_held().
-  [[nodiscard]] std::string taker(bool at_once);
-
-  /// Gives signs of life from now on. The lease stays where it is then. Returns what there is to be said if it cannot.
-  [[nodiscard]] std::string keep_alive();
-
-  /// Gives none until it is asked to again: a fork of this process needs all threads to be at rest.
-  void pause() { heartbeat_.reset(); }
-
-  /// Says from whom the run was taken over who had not ended in order on another host; empty if there is no such one.
-  [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
+  void set(std::string taker, Time begun_at);
+  [[nodiscard]] std::string taker() const;
+  [[nodiscard]] std::optional<Time> age() const;
 
  private:
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return lease_file_.path(); }
-  [[nodiscard]] std::filesystem::path run() const { return path().parent_path(); }
+  mutable std::mutex mutex_{};
+  std::string taker_;
+  std::optional<Time> begun_at_;
+};
 
-  void write_as_next(const LeaseContent& before);
+/// Has lease.json open, and its lock if there are locks. Used by several threads at once, as soon as it is made.
+class HeldLease {
+ public:
+  /// See RunLease.
+  HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files);
+  HeldLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
+            const LeaseTimes& times, std::shared_ptr<Files> files);
 
-  /// Is what was seen last of whose run it is, by whichever thread.
-  class Sight {
-   public:
-    using Time = std::chrono::nanoseconds;  // since the host was booted: suspended time counts
+  [[nodiscard]] const std::filesystem::path& path() const noexcept;
+  [[nodiscard]] const LeaseId& id() const noexcept { return own_.lease; }
+  [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
+  [[nodiscard]] const LeaseSight& sight() const noexcept { return sight_; }
+  void show() const;
 
-    [[nodiscard]] static Time now();
-    void set(std::string taker, Time begun_at);
-    [[nodiscard]] std::string taker() const;
-    [[nodiscard]] std::optional<Time> age() const;
+  /// See RunLease.
+  [[nodiscard]] bool is_held() const;
 
-   private:
-    mutable std::mutex mutex_{};
-    std::string taker_{};
-    std::optional<Time> begun_at_{};
-  };
-
-  // Returns whether a sign of life is due: where nobody else is seen to have the run.
+  /// Looks whose the run is. Returns whether a sign of life is due: where nobody else is seen to have it.
   [[nodiscard]] bool look();
+
+  /// Looks, and gives a sign of life if one is due.
+  void beat();
+
+  /// Says in the file that this program has the run no more.
+  void end(bool is_left_to_others) const;
+
+ private:
+  [[nodiscard]] std::filesystem::path run() const;
+
+  template <class Ask>
+  [[nodiscard]] auto with_claims(const Ask& ask) const {
+    try {
+      return ask();
+    } catch (const Error& error) {
+      refuse(compose("cannot be had: {}", error.what()));
+    }
+  }
+  [[nodiscard]] std::uint64_t claimed() const;
+
+  // Whoever was held up before the claim finds another holder after it. Whoever was held up after it, for so long that
+  // it was passed over, finds the next claim after writing; what it has written then is written over by that one.
+  // is_contended: others may want it, and look from other hosts, where what is written shows once it is synchronised.
+  void take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended);
 
   [[nodiscard]] std::string taker_text(const LeaseContent& taker) const;
 
@@ -16854,8 +12466,7 @@ class RunLease {
 
   void watch(const LeaseContent& holder);
 
-  // Of several that have watched the same holder, the last one to write has the run.
-  void yield_to_others() const;
+  void throw_if_other(const LeaseId& holder) const;
 
   [[noreturn]] void throw_in_use(const LeaseContent& holder, std::string_view sign) const;
 
@@ -16863,7 +12474,7 @@ class RunLease {
 
   // Always as long, so that it is there whole after one call, whatever was there before. It lasts once the first
   // checkpoint of its generation does: see CheckpointWriter.
-  void write() const;
+  void write(const LeaseContent& content) const;
 
   [[noreturn]] void refuse(const std::string& why) const;
 
@@ -16872,11 +12483,81 @@ class RunLease {
   std::shared_ptr<Files> files_;
   Descriptor file_{};
   LeaseContent own_{};
+  std::string takeover_;
+  LeaseSight sight_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_lease.hpp
+// Sees to it that one program at a time writes to a run's directory. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
+/// them has gone, however they end. Between hosts locks may not reach, or stay behind when a host dies. So a holder
+/// touches the file again and again, and who comes from another host looks whether that goes on; the time that the file
+/// has got by it is only compared with itself, for clocks differ. Its generation grows with each holder, and is claimed
+/// before it is written, so that no two have the same: one that was replaced all the same, because it was suspended,
+/// finds another than its own, and commits nothing any more.
+class RunLease {
+ public:
+  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
+  explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
+                    std::shared_ptr<Files> files = std::make_shared<Files>());
+  /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
+  /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
+  /// there. last_claim: what ClaimWatch says. Throws: ConfigError that names the holder if another was faster, or if
+  /// the file cannot be read or written.
+  RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
+           const LeaseTimes& times = {}, std::shared_ptr<Files> files = std::make_shared<Files>());
+  RunLease(RunLease&&) = default;
+  RunLease& operator=(RunLease&&) = delete;
+  /// Says in the file that it has ended, unless its storage does not answer: that is waited for no longer than for a
+  /// holder that gives no sign of life.
+  ~RunLease();
+
+  [[nodiscard]] std::uint64_t generation() const noexcept;
+  /// By which others know this holder.
+  [[nodiscard]] const LeaseId& id() const noexcept;
+
+  /// Has other hosts see that it is held: a network file system may keep for a while what is written.
+  void show() const;
+
+  /// Says, when it ends, that others may go on with the run: this program has lost too many of its processes.
+  void leave_to_others() noexcept;
+
+  /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
+  [[nodiscard]] bool is_held() const;
+  /// Returns what asks that, also on other threads, and when the lease has ended.
+  [[nodiscard]] std::function<bool()> question() const;
+
+  /// How often to ask.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept;
+  /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
+  /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
+  /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this
+  /// program may have been suspended: but a short while only, and once. Until storage that is slower than that has
+  /// answered, what is reported is still written; a checkpoint is not: see is_held().
+  [[nodiscard]] std::string taker(bool at_once);
+
+  /// Gives signs of life from now on. Returns what there is to be said if it cannot.
+  [[nodiscard]] std::string keep_alive();
+
+  /// Gives none until it is asked to again: a fork of this process needs all threads to be at rest.
+  void pause();
+
+  /// Says from whom the run was taken over who had not ended in order on another host; empty if there is no such one.
+  [[nodiscard]] const std::string& takeover() const noexcept;
+
+ private:
+  LeaseTimes times_;
+  std::shared_ptr<HeldLease> held_;
   bool is_to_be_left_ = false;  // when it ends: until then another thread may write
-  std::string takeover_{};
-  std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
-  bool has_waited_ = false;  // for a look at storage that has not answered since
-  std::unique_ptr<Heartbeat> heartbeat_{};
+  bool has_waited_ = false;     // for a look at storage that has not answered since
+  std::unique_ptr<Heartbeat> heartbeat_;
 };
 
 /// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had.
@@ -16910,26 +12591,23 @@ class FailureBudget {
   };
 
   /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
-  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
-      : config_(config), is_elastic_(is_elastic) {}
+  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false);
 
   [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
   /// Goes on from what somebody else has counted.
-  void go_on_from(const Counts& counts) noexcept { counts_ = counts; }
+  void go_on_from(const Counts& counts) noexcept;
 
   /// Whether a failure can be followed by another start at all.
   [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
   /// Whether this one can.
-  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
+  [[nodiscard]] bool allows(const Failure& failure) const noexcept;
 
   /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
   [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed);
 
  private:
   // Where another start has failed as well, there are not enough left.
-  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
-    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
-  }
+  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept;
 
   [[nodiscard]] std::chrono::nanoseconds delay() const;
 
@@ -16946,21 +12624,6 @@ class FailureBudget {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-template <class T, class Put>
-void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
-  writer.put(static_cast<std::uint32_t>(values.size()));
-  for (const T& value : values) put(value);
-}
-
-template <class Take>
-void take_all(WireReader& reader, Take take) {
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) take();
-}
-
-void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts);
-[[nodiscard]] std::vector<Attempt> take_attempts(WireReader& reader);
 
 /// Is told to all processes before each start of the workers: files of the one that leads may not have reached the
 /// storage when it is lost.
@@ -17007,17 +12670,7 @@ struct BegunRun {
 
 [[nodiscard]] std::string encode_refusal(Told kind, std::string_view why);
 
-inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
-  writer.put_text(checkpoint.path().string());
-}
-
 [[nodiscard]] std::string encode_result(const Result& result);
-
-/// Opens what the leader has written. Where the storage is not shared there is nothing to open: the Result says so.
-[[nodiscard]] std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields,
-                                                               Checkpoint (*read)(const std::filesystem::path&));
-
-[[nodiscard]] Result decode_result(WireReader& reader);
 
 /// Returns what the leader's fit() has returned. Throws: what it has thrown.
 [[nodiscard]] Result result_of_told(std::string_view text);
@@ -17057,8 +12710,6 @@ template <class S, class Lead>
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-inline constexpr std::string_view leader_file_name = "leader.json";
 
 /// Says, in a run's directory, where the process listens that has the run by that lease. No secret is in it: whoever
 /// answers there has to know that.
@@ -17104,7 +12755,8 @@ class Election {
         notice_(config.preemption),
         say_(std::move(say)),
         times_(times),
-        file_(run_ / "lease.json") {}
+        file_(run_ / "lease.json"),
+        claims_(LeaseClaims{run_}, times) {}
 
   /// lost: as whoever led has told of it. why: how it was found out that it is lost.
   /// Throws: HostLostError that says why the run cannot go on here.
@@ -17150,6 +12802,8 @@ class Election {
       if (const std::string loss = lease.keep_alive(); say_ && !loss.empty()) say_(loss);
       const Deadline end = Deadline::after(std::min(config_->silence_limit, config_->start_timeout));
       const LeaderPosting posting{.lease = lease.id(), .place = offer(lease.generation())};
+      // One that was held up until now must not write over where another listens.
+      if (const std::string taker = lease.taker(true); !taker.empty()) give_up(taker);
       if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
       while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
         if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
@@ -17202,7 +12856,11 @@ class Election {
 
   [[nodiscard]] std::optional<RunLease> claim(const LeaseContent& from, bool is_silent) {
     try {
-      return std::optional<RunLease>{std::in_place, run_, from, is_silent, times_};
+      if (const auto last = claims_.look(from.lease.generation)) {
+        return std::optional<RunLease>{std::in_place, run_, from, is_silent, *last, times_};
+      }
+      hindrance_ = "another process has claimed it, and has not come to lead it";
+      return std::nullopt;
     } catch (const Error& error) {  // another was faster, or the storage takes nothing
       hindrance_ = error.what();
       return std::nullopt;
@@ -17242,6 +12900,7 @@ class Election {
   std::function<void(const std::string&)> say_;
   LeaseTimes times_;
   LeaseFile file_;
+  ClaimWatch claims_;
   SignalWatch signals_{};
   std::string why_{};
   std::string hindrance_{};
@@ -17257,89 +12916,10 @@ class Election {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is a file that a rank has saved, and where in its snapshot it stands.
-struct SavedPart {
-  std::string name{};
-  std::int32_t rank = 0;
-  std::int32_t slot = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t size = 0;
-};
-
-/// Says what a process that follows is to write, and where.
-struct WriteOrder {
-  std::string run{};  ///< the run's directory
-  std::string directory{};
-  std::vector<SavedPart> parts{};
-
-  [[nodiscard]] std::vector<std::byte> encode() const;
-  [[nodiscard]] static WriteOrder decode(std::span<const std::byte> bytes);
-};
-
-/// Says what a process has written.
-struct WriteAnswer {
-  bool sees_directory = false;
-  std::vector<ManifestFile> files{};
-
-  [[nodiscard]] std::vector<std::byte> encode() const;
-  [[nodiscard]] static WriteAnswer decode(std::span<const std::byte> bytes);
-};
-
-/// Whether the directory is to be seen from here. It has just been made, by a name that is a random number: where
-/// storage is not shared there is none of that name. Those above it are opened first: a network file system asks its
-/// server then, instead of remembering what was not there before.
-[[nodiscard]] bool sees_directory(Files& files, const WriteOrder& order, std::chrono::nanoseconds patience);
-
 /// Returns what carries out a WriteOrder. It makes no directory: where that of the order has been given up, nothing is
 /// written. patience: with a network file system that has not yet heard of the directory.
 [[nodiscard]] RequestHandler part_writer(std::shared_ptr<Files> files = std::make_shared<Files>(),
                                                 std::chrono::nanoseconds patience = std::chrono::seconds{1});
-
-/// Knows the processes that are not asked to write: their parts go over the network.
-class LeftOut {
- public:
-  static constexpr int retry_interval =
-      16;  ///< in checkpoints: looking for a directory takes a second where there is none
-
-  /// A checkpoint begins; those of an earlier attempt are asked again.
-  void begin_checkpoint(int attempt);
-  [[nodiscard]] bool contains(int process) const;
-  /// One that does not see the run's directory, or not yet. Returns whether that is new.
-  bool add_blind(int process);
-  void add_for_attempt(int process) { asked_with_[process] = std::numeric_limits<std::int64_t>::max(); }
-
- private:
-  int attempt_ = 0;
-  std::int64_t checkpoint_ = 0;  // its number
-  std::map<int, std::int64_t> asked_with_{};
-  std::set<int> was_blind_{};
-};
-
-/// Is the leader's end.
-class FollowerParts final : public PartWriters {
- public:
-  /// left_out: gets those that do not see the run's directory, or could not write there.
-  FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts, LeftOut& left_out);
-
-  std::set<std::string> begin(const std::filesystem::path& directory) override;
-
-  std::vector<ManifestFile> finish() override;
-
-  /// Say why parts were not written there, unless that is known.
-  [[nodiscard]] const std::vector<std::string>& complaints() const noexcept { return complaints_; }
-
- private:
-  void complain(int process, std::string_view why);
-  void tell_of_blind(int process);
-
-  WorkerGroup* group_;
-  std::filesystem::path run_;
-  std::filesystem::path directory_{};  // of the checkpoint
-  LeftOut* left_out_;
-  std::map<int, std::vector<SavedPart>> parts_{};  // by process
-  std::map<int, std::function<std::vector<std::byte>()>> answers_{};
-  std::vector<std::string> complaints_{};
-};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -17347,203 +12927,32 @@ class FollowerParts final : public PartWriters {
 // ---- railyard/train/detail/checkpoint_writer.hpp
 // Writes checkpoints on a thread of the supervisor, while the workers go on. Train room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
+// ---- railyard/train/detail/storage_thread.hpp
+// Does what may wait for storage on a thread of its own, while whoever asks for it goes on. Train room.
 
-/// Is a checkpoint that all ranks have saved, and that is to be written.
-struct SaveJob {
-  struct Slot {
-    int rank = 0;
-    int slot = 0;
-  };
-  Manifest manifest{};
-  std::vector<SavedPart> parts{};
-  std::vector<Slot> slots{};  // where the parts are, to be given back afterwards
-};
-
-/// Says what has become of a SaveJob.
-struct SaveOutcome {
-  Manifest manifest{};
-  std::filesystem::path path{};  ///< empty if it could not be written
-  std::string error{};           ///< also of checkpoints that could not be removed
-};
-
-/// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
-class CheckpointWriter {
- public:
-  /// run: the run's directory, in which the folder lies.
-  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
-                   std::shared_ptr<Files> files = std::make_shared<Files>())
-      : run_(std::move(run)),
-        files_(std::move(files)),
-        folder_(std::move(folder)),
-        retention_(std::move(retention)),
-        group_(&group) {}
-  CheckpointWriter(const CheckpointWriter&) = delete;
-  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  /// Writes what has been submitted.
-  ~CheckpointWriter();
-
-  /// Throws: what the system or the memory refuses; the job's memory is the caller's to give back then.
-  void submit(SaveJob job);
-
-  /// Takes note of a checkpoint that could not even be submitted.
-  void note_failure(Manifest manifest, std::string error);
-
-  /// Whether the memory of what was submitted last is still held: it is given back once that is written.
-  [[nodiscard]] bool holds_last();
-
-  /// Waits until all has been written, or the time is over. Returns whether it has.
-  [[nodiscard]] bool drain(const Deadline& deadline);
-
-  [[nodiscard]] std::vector<SaveOutcome> take_outcomes();
-
-  /// Only while nothing is being written.
-  [[nodiscard]] CheckpointFolder& folder() noexcept { return folder_; }
-  [[nodiscard]] const Retention& retention() const noexcept { return retention_; }
-
- private:
-  void start();
-
-  void run();
-
-  [[nodiscard]] SaveOutcome write(const SaveJob& job);
-
-  // What was reported before a checkpoint is in the file by now, and has to last as it does. losses gets why it may
-  // not: a checkpoint is worth more than they are.
-  void make_reports_durable(std::vector<std::string>& losses);
-
-  [[nodiscard]] std::vector<CheckpointFolder::Part> parts_of(const SaveJob& job) const;
-
-  // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
-  void make_run_durable();
-
-  void sync_file(const std::filesystem::path& path, int (Files::*sync)(int));
-
-  std::filesystem::path run_;
-  bool is_run_durable_ = false;  // as far as the writing thread has seen to it
-  bool has_reports_ = false;     // and that they have a name there
-  std::shared_ptr<Files> files_;
-  CheckpointFolder folder_;
-  Retention retention_;
-  WorkerGroup* group_;
-  LeftOut left_out_{};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<SaveJob> jobs_{};
-  std::vector<SaveOutcome> outcomes_{};
-  bool is_writing_ = false;
-  bool holds_job_ = false;
-  bool is_ending_ = false;
-  std::thread thread_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
+// ---- railyard/train/detail/run_directory.hpp
+// The directory of a run while workers train: what is written there, nobody waits for. Train room.
 
 // ---- railyard/train/detail/result_file.hpp
 // What result.json says. Train room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says how one start of the workers ended.
-JsonObject& add_attempt(JsonObject& object, const Attempt& attempt);
-
-[[nodiscard]] std::vector<JsonObject> attempt_objects(const std::vector<Attempt>& attempts);
-
-[[nodiscard]] JsonObject result_object(const ResultFields& fields);
-
-/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then.
-class HeldSignals {
- public:
-  HeldSignals();
-  HeldSignals(const HeldSignals&) = delete;
-  HeldSignals& operator=(const HeldSignals&) = delete;
-  ~HeldSignals();
-
- private:
-  std::optional<SignalWatch> watch_{};
-};
-
-/// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
-/// on from. Returns what went wrong, or an empty text.
-[[nodiscard]] std::string write_result(const RunDirectory& directory, const ResultFields& fields);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/run_log.hpp
 // What a supervisor has to say while a run goes on: on the console, in events.jsonl, in the Result. Train room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
+// ---- railyard/train/detail/save_book.hpp
+// Puts the ranks' parts of a checkpoint together. Train room.
 
-/// Says which rank has failed where, and what there is to see of it.
-[[nodiscard]] std::string text_of_rank_failure(const Failure& failure, int world_size, const std::string& host,
-                                                      std::int64_t num_reports, const RunDirectory& directory);
+// ---- railyard/train/detail/run_checkpoints.hpp
+// The checkpoints of a run as its supervisor sees them: put together, written, counted. Train room.
 
-/// Both the directory and the line must outlive it.
-class RunLog {
- public:
-  using Clock = Deadline::Clock;
+// ---- railyard/train/detail/report_book.hpp
+// Puts the ranks' reports together: call number i of every rank is report i. Train room.
 
-  RunLog(RunDirectory& directory, ProgressLine& progress, Clock::time_point called_at) noexcept
-      : directory_(&directory), progress_(&progress), called_at_(called_at) {}
+// ---- railyard/train/detail/run_history.hpp
+// What the ranks have reported: rank 0's in metrics.jsonl, everybody's for the callbacks. Train room.
 
-  /// Since fit() was called.
-  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
-
-  void print(const std::string& text) { progress_->print(true, "railyard: " + text); }
-  /// Tells of what could not be written, unless there is nothing to tell.
-  void complain(const std::string& text) {
-    if (!text.empty()) print(text);
-  }
-  /// Tells of it now and in the Result; once, of what several workers say alike.
-  void warn(const std::string& text);
-  void warn_in_result(std::string text) { warnings_.push_back(std::move(text)); }
-  /// All that the result is to warn of: lost lines of files and of the console as well.
-  [[nodiscard]] std::vector<std::string> all_warnings() const;
-
-  /// is_training: whether workers train on meanwhile.
-  void tell_of(const SaveOutcome& outcome, bool is_training);
-
-  /// lost: the last of the checkpoints that are gone.
-  void tell_of_beginning_anew(const std::string& lost);
-
-  /// attempt: the number of the one that begins; failed: the one before. checkpoint: where it goes on, at begin_step;
-  /// empty for the beginning.
-  void tell_of_restart(int attempt, const Attempt& failed, const std::string& checkpoint, std::uint64_t begin_step);
-
-  /// Another process has led the run until now, and has told of so many attempts.
-  void tell_of_leader(const std::string& why, std::size_t num_attempts);
-  /// Tells of those that have ended since the last call.
-  void tell_of(const std::vector<Attempt>& attempts);
-  void tell_of_end(const ResultFields& fields);
-
-  /// stacks: by rank, the calls that it is in, one a line.
-  void tell_of_stacks(const std::vector<std::string>& stacks);
-
-  /// What is asked of the workers after it. grace: the time that they have.
-  void tell_of_signal(int signal, const Orders& orders, std::chrono::nanoseconds grace);
-
-  void tell_of_resize(const Resize& resize);
-
- private:
-  [[nodiscard]] JsonObject begin_event(std::string_view name) const {
-    return JsonObject{}.add("event", name).add("seconds", seconds());
-  }
-  void write(const JsonObject& event) { complain(directory_->append_event(event)); }
-
-  RunDirectory* directory_;
-  ProgressLine* progress_;
-  Clock::time_point called_at_;
-  std::vector<std::string> warnings_{};
-  std::size_t num_attempts_told_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
+// ---- railyard/train/detail/resume_point.hpp
+// Where the next start of a run's workers goes on: a checkpoint, the state in memory, or the beginning. Train room.
 
 // ---- railyard/train/detail/inheritance.hpp
 // How a process that leads a run after another goes on with it, and what it leaves to the next one. Train room.
@@ -17573,14 +12982,8 @@ struct Leadership {
   std::optional<Inheritance> inherited{};
   bool may_be_replaced = false;  ///< by one of those that follow, when they have lost this process
 
-  void tell(const RunLedger& ledger) const {
-    if (note) note(ledger.encode());
-  }
+  void tell(const RunLedger& ledger) const;
 };
-
-/// Goes on at begin_step as whoever led before would have after a failure; it is not counted as one.
-void take_over(const Inheritance& inherited, std::uint64_t begin_step, Briefing& briefing, FailureBudget& budget,
-                      std::vector<Attempt>& attempts, RunLog& log);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -17613,10 +13016,11 @@ struct OrderedPolicies {
 
 template <class B, class S>
 struct CompletePolicies {
-  static_assert(Complete<B>,
-                "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
-                "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<Local, Threads>. For any "
-                "other, include its header");
+  static_assert(
+      Complete<B>,
+      "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
+      "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<SharedMemory, Processes>. For any "
+      "other, include its header");
   static_assert(Complete<S>,
                 "the Scaling of this Trainer is only declared here: include <railyard/railyard.hpp>, or its header");
 };
@@ -17669,203 +13073,15 @@ struct AnyOptions {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/save_book.hpp
-// Puts the ranks' parts of a checkpoint together. Train room.
+// ---- railyard/train/detail/run_settings.hpp
+// What run.json tells of the settings of a run. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Collects what ranks have saved: save number i of all ranks is one checkpoint.
-class SaveBook {
- public:
-  explicit SaveBook(int world_size) : saves_(static_cast<std::size_t>(world_size)) {}
-
-  void add(int rank, SavedMessage save) { saves_[static_cast<std::size_t>(rank)].push_back(std::move(save)); }
-
-  /// Takes the next checkpoint that all ranks have saved, by rank.
-  [[nodiscard]] std::optional<std::vector<SavedMessage>> take();
-
-  /// Returns a rank that has saved a step which this one, which has ended so many, has passed without saving it; -1 if
-  /// there is none. Only what has been added counts: what the rank has posted may still be on its way.
-  [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const;
-
-  /// Returns a rank that another one waits for so; -1 if there is none. steps(rank): how many it has ended.
-  template <class Steps>
-  [[nodiscard]] int late_rank(const Steps& steps) const {
-    const int first = first_waiting();
-    for (int rank = 0; first >= 0 && rank < static_cast<int>(saves_.size()); ++rank) {
-      if (queue(rank).empty() && queue(first).front().step < steps(rank)) return rank;
-    }
-    return -1;
-  }
-
-  /// Takes what only some ranks have saved, with the rank: they have ended.
-  [[nodiscard]] std::vector<std::pair<int, SavedMessage>> take_rest();
-
- private:
-  [[nodiscard]] const std::deque<SavedMessage>& queue(int rank) const { return saves_[static_cast<std::size_t>(rank)]; }
-
-  // The rank that has saved the earliest step that is not whole; -1 if there is none.
-  [[nodiscard]] int first_waiting() const;
-
-  std::vector<std::deque<SavedMessage>> saves_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/run_checkpoints.hpp
-// The checkpoints of a run as its supervisor sees them: put together, written, counted. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says which checkpoints are kept, in the words of the checkpoint room.
-[[nodiscard]] inline Retention retention_of(const CheckpointConfig& config) {
-  return {.keep = config.keep, .score = config.score, .order = config.order};
-}
-
-/// Returns the newest checkpoint that is whole, of an earlier program, and removes what it has left unfinished;
-/// problems gets what is wrong with newer ones, and what cannot be removed. There may be none yet, but if there are
-/// any, or have been, a run does not begin anew because they cannot be read, or are gone. recorded: the last one that
-/// was written; empty if none was. Throws: ConfigError if it may not begin at the beginning, but would have to.
-[[nodiscard]] std::optional<Checkpoint> find_checkpoint(
-    const std::filesystem::path& run, const RunLease& lease, const RunConfig& config, const std::string& recorded,
-    std::vector<std::string>& problems, std::shared_ptr<Files> files = std::make_shared<Files>());
-
-/// Returns the newest checkpoint that is whole, where problems have been told of already.
-[[nodiscard]] std::optional<Checkpoint> newest_of(const CheckpointFolder& folder);
-
-/// Returns where each rank's part of a state is.
-[[nodiscard]] std::vector<std::uint8_t> slots_of(const std::vector<SavedMessage>& saves);
-
-/// Is what a run leaves of checkpoints to its Result.
-struct LeftCheckpoints {
-  std::optional<Checkpoint> newest{};
-  std::vector<Checkpoint> best{};
-  int num_failed = 0;
-  bool is_state_saved = true;
-
-  void move_to(ResultFields& fields);
-
-  /// Looks them up.
-  void look_up(const CheckpointFolder& folder, const Retention& retention, RunLog& log);
-};
-
-/// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
-class RunCheckpoints {
- public:
-  RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
-      : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"seed", std::to_string(info.seed)}},
-        run_(info.path),
-        generation_(lease.generation()),
-        group_(&group),
-        book_(info.world_size),
-        copies_(info.world_size),
-        writer_(info.path, folder_of(info, lease), retention_of(config), group) {}
-
-  /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk, and a copy that is
-  /// whole is held until the next one is. metrics: what rank 0 has reported last, if it is the rank.
-  void add(int rank, SavedMessage save, const Metrics& metrics, int attempt);
-
-  /// Says that a rank, which has ended so many steps, has gone by one that another rank has saved; nothing otherwise.
-  [[nodiscard]] std::optional<Failure> part_failure(int rank, std::uint64_t steps) const;
-  /// See SaveBook.
-  template <class Steps>
-  [[nodiscard]] int late_rank(const Steps& steps) const {
-    return book_.late_rank(steps);
-  }
-
-  [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
-  /// Takes note of what has been written since, and tells of it. is_training: whether workers train on meanwhile.
-  void note_outcomes(RunLog& log, bool is_training);
-  /// How many have been written by this program; in the attempt under way.
-  [[nodiscard]] int num_written() const noexcept { return num_written_; }
-  [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
-
-  /// Says why checkpoints may not last where they are; empty if no reason is known.
-  [[nodiscard]] std::string doubt() const;
-
-  /// Forgets what only some ranks have saved; when all have ended.
-  void end_attempt();
-
-  /// The newest copy of the state in memory, by rank; empty if there is none, or a checkpoint has been saved since. It
-  /// may still have to be written, then.
-  [[nodiscard]] std::vector<SavedMessage> newest_copy() const;
-
-  /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
-  /// when no worker is left. Files that the user has added are found in a checkpoint only.
-  [[nodiscard]] std::vector<SavedMessage> newest_in_memory();
-  /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise.
-  /// can_exchange: they are as many as before, and those of each process can take from others what it lacks.
-  [[nodiscard]] std::vector<SavedMessage> kept(std::vector<SavedMessage> copy, bool can_exchange);
-  /// Whether so many workers find it there as they would have when it was decided to go on from it.
-  [[nodiscard]] bool still_keeps(const std::vector<std::uint8_t>& slots, int world_size);
-
-  /// Makes a checkpoint of the newest copy, if there is one, which can no more be gone on from without reading. What is
-  /// lost with another process is not to be had any more.
-  void write_newest_copy(int attempt);
-
-  /// So many workers begin, after the end of those before.
-  void begin_attempt(int world_size, int attempt);
-
-  /// Returns the newest checkpoint that is whole, from which the workers go on; nothing if there has been none, so that
-  /// they begin at the beginning. Only while nothing is being written. Throws: Error if they may not.
-  [[nodiscard]] std::optional<Checkpoint> go_back(bool began_with_checkpoint);
-
-  /// The folder; only while nothing is being written, as what is below.
-  [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
-  /// What is left of them at the end.
-  [[nodiscard]] LeftCheckpoints left(RunLog& log);
-
- private:
-  [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves);
-  // Of a file that several ranks have copied, the first one's counts.
-  [[nodiscard]] bool is_reachable(const std::vector<SavedMessage>& saves) const;
-  [[nodiscard]] static CheckpointFolder folder_of(const RunInfo& info, const RunLease& lease);
-
-  // What could not be removed when a checkpoint was given up, because a process that was lost still held it, can be
-  // now.
-  void sweep(RunLog& log);
-
-  // Of two states of a run, the one with more steps, or more reports after the same, is newer.
-  using Place = std::pair<std::uint64_t, std::int64_t>;
-  [[nodiscard]] static Place place_of(const SavedMessage& save) noexcept { return {save.step, save.report}; }
-
-  // A metric that reports never have would keep any checkpoints instead of the best.
-  void warn_of_score(const Metrics& metrics, RunLog& log);
-
-  void add_copy(int rank, SavedMessage save);
-
-  // One that cannot be submitted is one that cannot be written: training goes on.
-  void submit(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt);
-
-  [[nodiscard]] Manifest manifest_of(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt) const;
-
-  [[nodiscard]] SaveJob job_of(const std::vector<SavedMessage>& saves, const Manifest& manifest);
-
-  void release(const std::vector<SavedMessage>& saves) noexcept;
-  void release(int rank, const SavedMessage& save) noexcept;
-
-  NamedValues environment_;
-  std::filesystem::path run_;
-  std::uint64_t generation_;
-  WorkerGroup* group_;
-  bool has_missed_score_ = false;
-  SaveBook book_;
-  SaveBook copies_;
-  std::vector<SavedMessage> held_{};       // the newest copy that is whole, by rank
-  std::vector<SavedMessage> submitted_{};  // what the writer was given last, by rank
-  Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written
-  Place written_{0, -1};
-  int num_written_ = 0;
-  int num_failed_ = 0;
-  int attempt_ = 0;  // that is under way
-  int num_of_attempt_ = 0;
-  bool has_last_failed_ = false;
-  std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
-  CheckpointWriter writer_;
-};
+/// Adds the settings that fit() was called with, but those that the record of a run has anyway (name, seed), that are
+/// code (callbacks, functions), and accept_changes. Times are in seconds.
+void add_settings(JsonObject& object, const RunConfig& run, const ScalingConfig& scaling);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -17873,596 +13089,43 @@ class RunCheckpoints {
 // ---- railyard/train/detail/activity.hpp
 // Says what the ranks of a group are doing, as far as their pages tell. Train room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
-/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them.
-[[nodiscard]] std::string activity_text(const WorkerGroup& group, int num_workers,
-                                               Deadline::Clock::time_point now);
-
-/// Returns how far the run is, as the page of rank 0 tells, and what all ranks have been given.
-[[nodiscard]] ProgressState progress_of(const WorkerGroup& group, int num_workers, int num_alive,
-                                               double seconds);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
+// ---- railyard/train/detail/attentive_wait.hpp
+// Waits while a run has no workers, for time to pass or for storage, and hears signals meanwhile. Train room.
 
 // ---- railyard/train/detail/farewell.hpp
 // Whether a run that was told of its end has saved its state since. Train room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is told how many checkpoints the run has saved so far, whenever it is asked.
-class Farewell {
- public:
-  using Time = Deadline::Clock::time_point;
-
-  /// The run is told of its end. is_preempted: because its machine will go.
-  void begin(bool is_preempted, int num_saved, Time now) noexcept;
-
-  /// Whether half of the time is over and nothing has been saved.
-  [[nodiscard]] bool is_late(int num_saved, std::chrono::nanoseconds grace, Time now) const noexcept {
-    return num_saved == num_saved_before_ && now >= began_ + grace / 2;
-  }
-  /// When that will be, which nothing but the clock tells of; Time::max() if it is over.
-  [[nodiscard]] Time wakes_at(std::chrono::nanoseconds grace, Time now) const noexcept {
-    return now < began_ + grace / 2 ? began_ + grace / 2 : Time::max();
-  }
-  [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
-  /// Says what a run that is told so goes on from.
-  [[nodiscard]] std::string text(int num_saved) const;
-
- private:
-  bool is_preempted_ = false;
-  int num_saved_before_ = 0;
-  Time began_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/first_start.hpp
 // Makes the first workers of a run, again if need be, and hears meanwhile who asks it to end. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is the time until there is a group that hears signals itself.
-class FirstStart {
- public:
-  /// All must outlive it. attempts: gets those that have failed.
-  FirstStart(FailureBudget& budget, PreemptionNotice& notice, RunLog& log, std::vector<Attempt>& attempts) noexcept
-      : budget_(&budget), notice_(&notice), log_(&log), attempts_(&attempts) {}
-
-  /// Calls start() until it returns a group. Returns nothing if the failures allowed are spent, or the run is asked to
-  /// end while another start is waited for: failure() says which. begin_step: where the run goes on. Throws:
-  /// ConfigError as start() does.
-  template <class StartOnce>
-  [[nodiscard]] std::unique_ptr<WorkerGroup> make(const StartOnce& start, std::uint64_t begin_step) {
-    while (!failure_) {
-      try {
-        return start();
-      } catch (const ConfigError&) {
-        throw;
-      } catch (const std::exception& error) {
-        judge(Failure::of_start(error, compose("the workers could not be started: {}", error.what())), begin_step);
-      }
-    }
-    return nullptr;
-  }
-
-  [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
-  /// Why it is final, if there is more to say.
-  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
-  /// Whether it is that the machine will be taken away.
-  [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
-
-  /// Hands on what came while the group was made: its first events, until it has told of the signals that it has heard
-  /// itself, and then those that came too early for it.
-  template <class Handle, class HandleSignal>
-  void catch_up(WorkerGroup& group, const Handle& handle, const HandleSignal& handle_signal) {
-    const std::vector<int> signals = take_signals();
-    std::size_t num_told = 0;
-    while (num_told < signals.size()) {
-      auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
-      if (!event) break;
-      if (const auto* told = std::get_if<SignalEvent>(&*event); told && notice_->concerns_run(told->signal)) ++num_told;
-      handle(*event);
-    }
-    // Each was heard by both from some moment on, so the first ones are those that the group has not heard.
-    for (std::size_t at = 0; num_told + at < signals.size(); ++at) handle_signal(signals[at]);
-  }
-
- private:
-  [[nodiscard]] std::vector<int> take_signals();
-
-  void judge(Failure failure, std::uint64_t begin_step);
-
-  [[nodiscard]] bool is_asked_to_end();
-
-  FailureBudget* budget_;
-  PreemptionNotice* notice_;
-  RunLog* log_;
-  std::vector<Attempt>* attempts_;
-  SignalWatch watch_{};
-  std::optional<Failure> failure_{};
-  std::string reason_{};
-  bool is_preempted_ = false;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/step_watch.hpp
 // Notices that a rank ends no step any more. Train room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Counts for how long each rank has stood still. Time in which nobody looked does not count: the whole group may have
-/// been suspended.
-class StepWatch {
- public:
-  using Time = std::chrono::steady_clock::time_point;
-  struct Standstill {
-    int rank = -1;
-    std::string what{};
-  };
-
-  /// limit: 0 to watch nothing. first_limit: for the first step, before which a program may prepare much; as limit if
-  /// that is longer.
-  StepWatch(int world_size, std::chrono::nanoseconds limit, std::chrono::nanoseconds first_limit)
-      : ranks_(static_cast<std::size_t>(world_size)), limit_(limit), first_limit_(std::max(limit, first_limit)) {}
-
-  /// How often to look.
-  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept;
-
-  /// steps(rank) returns how many the rank has ended, more than `begin` if any in this attempt; nothing for one that is
-  /// not watched. Returns a
-  /// rank that has stood still for longer than its limit: if there is one, one that does not wait for others. Who waits
-  /// has begun to do so a little before the one it waits for is found out, and is not taken for it meanwhile.
-  template <class Steps, class Waits>
-  [[nodiscard]] std::optional<Standstill> look(Time now, std::uint64_t begin, const Steps& steps, const Waits& waits) {
-    if (limit_.count() == 0) return std::nullopt;
-    const std::chrono::nanoseconds most = 2 * interval();
-    const auto passed =
-        looked_ == Time{} ? std::chrono::nanoseconds{0} : std::min<std::chrono::nanoseconds>(now - looked_, most);
-    looked_ = now;
-    std::optional<Standstill> found;
-    bool is_waiting = false;
-    bool may_be_another = false;
-    bool is_preparing = false;            // one for whom others may wait
-    std::chrono::nanoseconds longest{0};  // beyond the limit
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      Seen& seen = ranks_[rank];
-      const std::optional<std::uint64_t> count = steps(static_cast<int>(rank));
-      seen.still = count && count == seen.steps ? seen.still + passed : std::chrono::nanoseconds{0};
-      seen.steps = count;
-      const bool waits_too = waits(static_cast<int>(rank));
-      may_be_another = may_be_another || (seen.still.count() > 0 && !waits_too);
-      const bool is_first = count && *count <= begin;
-      const auto excess = seen.still - (is_first ? first_limit_ : limit_);
-      is_preparing = is_preparing || (is_first && !waits_too && excess.count() <= 0);
-      if (excess.count() <= 0) continue;
-      longest = std::max(longest, excess);
-      if (!found || (is_waiting && !waits_too)) {
-        found = {.rank = static_cast<int>(rank), .what = text(seen.still, is_first)};
-        is_waiting = waits_too;
-      }
-    }
-    if (is_waiting && (is_preparing || (may_be_another && longest <= most))) return std::nullopt;
-    return found;
-  }
-
- private:
-  [[nodiscard]] std::string text(std::chrono::nanoseconds still, bool is_first) const;
-
-  struct Seen {
-    std::optional<std::uint64_t> steps{};
-    std::chrono::nanoseconds still{0};
-  };
-  std::vector<Seen> ranks_;
-  std::chrono::nanoseconds limit_;
-  std::chrono::nanoseconds first_limit_;
-  Time looked_{};
-};
-
-/// Returns the one that a run's settings ask for.
-[[nodiscard]] StepWatch step_watch_of(const RunConfig& config, int world_size);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/rank_watch.hpp
 // Finds ranks that stand still, and keeps what all were doing then. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Reads the pages of a group. The configuration must outlive it.
-class RankWatch {
- public:
-  using Clock = Deadline::Clock;
-
-  RankWatch(const RunConfig& config, int num_workers)
-      : config_(&config), num_workers_(num_workers), steps_(step_watch_of(config, num_workers)) {}
-
-  void begin_attempt(int num_workers);
-
-  /// How often to look.
-  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept { return steps_.interval(); }
-
-  /// Returns a rank that has stood still for too long; see StepWatch. begin: the step at which the attempt has begun.
-  /// has_exited(rank) says whether one is watched no more.
-  template <class HasExited>
-  [[nodiscard]] std::optional<StepWatch::Standstill> look(const WorkerGroup& group, std::uint64_t begin,
-                                                          const HasExited& has_exited) {
-    return steps_.look(
-        Clock::now(), begin,
-        [&](int rank) { return has_exited(rank) ? std::nullopt : std::optional{group.page(rank).steps.load()}; },
-        [&](int rank) { return group.page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
-  }
-
-  /// Keeps what each rank does now, unless that has been kept in this attempt: to be called before the group is ended,
-  /// for the end is what all ranks do then.
-  void note_activity(const WorkerGroup& group);
-  [[nodiscard]] const std::string& activity() const noexcept { return activity_; }
-
- private:
-  const RunConfig* config_;
-  int num_workers_;
-  StepWatch steps_;
-  std::string activity_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/roll_call.hpp
 // What the ranks of an attempt have told of themselves. Train room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Knows where each rank is, which ones have started and left in order, and where the time of their steps has gone.
-class RollCall {
- public:
-  explicit RollCall(int num_workers) { begin_attempt(num_workers); }
-
-  /// So many workers begin. They are where those before were, or here, until they tell.
-  void begin_attempt(int num_workers);
-
-  /// Returns whether all have started by that.
-  bool note_start(int rank, std::string host);
-  void note_left() noexcept { ++num_left_; }
-  void note_step_times(int rank, const StepTimes& times) { step_times_[static_cast<std::size_t>(rank)] = times; }
-
-  [[nodiscard]] const std::string& host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] bool has_any_left() const noexcept { return num_left_ > 0; }
-  [[nodiscard]] bool have_all_left() const noexcept { return num_left_ == static_cast<int>(hosts_.size()); }
-  [[nodiscard]] std::vector<StepTimes> take_step_times() noexcept { return std::move(step_times_); }
-
- private:
-  std::vector<std::string> hosts_{};
-  std::vector<StepTimes> step_times_{};
-  int num_started_ = 0;
-  int num_left_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/run_callbacks.hpp
 // Calls a run's callbacks, whatever they throw. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is all of them together. One that throws ends the run; the others still hear of everything.
-class RunCallbacks {
- public:
-  /// callbacks must outlive it. fail: told what one has thrown.
-  RunCallbacks(const std::vector<AnyCallback>& callbacks, std::function<void(Failure)> fail)
-      : callbacks_(&callbacks), fail_(std::move(fail)) {}
-
-  /// hook: its name, for messages.
-  template <class Call>
-  void tell(std::string_view hook, const Call& call) const {
-    for (const AnyCallback& callback : *callbacks_) {
-      try {
-        call(callback);
-      } catch (...) {
-        const std::string what = exit_of(std::current_exception()).message;
-        fail_({.what = compose("a callback's {} threw: {}", hook, what), .kind = Failure::Kind::final});
-      }
-    }
-  }
-
- private:
-  const std::vector<AnyCallback>* callbacks_;
-  std::function<void(Failure)> fail_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/report_book.hpp
-// Puts the ranks' reports together: call number i of every rank is report i. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Collects reports and hands them out in order, each when it is complete or must not wait any longer. None is handed
-/// out without rank 0's metrics before the end.
-class ReportBook {
- public:
-  static constexpr std::int64_t capacity = 64;      ///< how far rank 0 may be ahead of a rank that is waited for
-  static constexpr std::int64_t most_ahead = 1024;  ///< of rank 0: what a rank reports beyond is only counted
-
-  static constexpr double silent_after_seconds = 5;  ///< until a rank that has never reported is not waited for
-
-  /// first: the number of the first report that is to come.
-  explicit ReportBook(int world_size, std::int64_t first = 0)
-      : counts_(static_cast<std::size_t>(world_size), first), first_(first) {}
-
-  [[nodiscard]] int world_size() const noexcept { return static_cast<int>(counts_.size()); }
-
-  /// Takes the next report of a rank, made `seconds` after the start, and returns its index.
-  std::int64_t add(int rank, Metrics metrics, double seconds);
-
-  /// Returns the next report that need not wait for any rank; after the end, any.
-  [[nodiscard]] std::optional<Report> take(bool is_end);
-
-  /// Counts a report that nobody wants to hear of.
-  void count_only(int rank) { ++counts_[static_cast<std::size_t>(rank)]; }
-
-  /// How many reports a rank has made.
-  [[nodiscard]] std::int64_t count(int rank) const { return counts_[static_cast<std::size_t>(rank)]; }
-
- private:
-  // A rank that has never reported although others go on will most likely never do so; but it may just be late.
-  [[nodiscard]] bool must_wait(const Report& report) const;
-
-  std::vector<std::int64_t> counts_;
-  std::deque<Report> open_{};
-  std::int64_t first_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/run_history.hpp
-// What the ranks have reported: rank 0's in metrics.jsonl, everybody's for the callbacks. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Begins with what an earlier program has left. The directory must outlive it. Functions that write return what could
-/// not be written, as a sentence, or nothing.
-class RunHistory {
- public:
-  RunHistory(RunDirectory& directory, int world_size, RunRecord before)
-      : directory_(&directory),
-        book_(world_size),
-        has_record_(before.world_size != 0),
-        metrics_(std::move(before.history)),
-        lines_(std::move(before.lines)),
-        problems_(std::move(before.problems)),
-        last_checkpoint_(std::move(before.last_checkpoint)) {}
-
-  /// Whether an earlier program has begun the run.
-  [[nodiscard]] bool has_record() const noexcept { return has_record_; }
-  /// What of its record is damaged.
-  [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
-  /// The last checkpoint that it has written; empty if it has none.
-  [[nodiscard]] const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
-
-  /// Forgets what was reported from number num_reports on: it will be reported anew.
-  [[nodiscard]] std::string go_back(std::int64_t num_reports);
-  /// So many ranks report from here on.
-  void begin_attempt(int world_size) { book_ = ReportBook{world_size, book_.count(0)}; }
-
-  /// Takes the next report of a rank. is_heard: callbacks want to hear of it.
-  [[nodiscard]] std::string add(int rank, Metrics metrics, double seconds, bool is_heard);
-
-  /// See ReportBook.
-  [[nodiscard]] std::optional<Report> take(bool is_end) { return book_.take(is_end); }
-  [[nodiscard]] std::int64_t count(int rank) const { return book_.count(rank); }
-
-  /// What rank 0 has reported.
-  [[nodiscard]] const std::vector<Metrics>& metrics() const noexcept { return metrics_; }
-  [[nodiscard]] Metrics newest() const { return metrics_.empty() ? Metrics{} : metrics_.back(); }
-  [[nodiscard]] std::vector<Metrics> take_metrics() noexcept { return std::move(metrics_); }
-
- private:
-  RunDirectory* directory_;
-  ReportBook book_;
-  bool has_record_;
-  std::vector<Metrics> metrics_;
-  std::vector<HistoryLine> lines_;  // of metrics_
-  std::vector<std::string> problems_;
-  std::string last_checkpoint_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/supervision.hpp
 // Drives one run: passes the group's events to the controller, the files, the callbacks and the console. Train room.
 
+// ---- railyard/train/detail/supervise.hpp
+// Supervises a run as one function, so that what calls it for each kind of policy need not know how. Train room.
+
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is one run from the start of its workers to its Result. Knows neither backend nor scaling: start makes the group.
-class Supervision {
- public:
-  using Start = std::function<std::unique_ptr<WorkerGroup>(const GroupPlan&)>;
-  using Renew = std::function<void(int num_workers)>;
-  using Clock = Deadline::Clock;
-
-  /// size: which says as well how many workers there are at first. before: what an earlier program has left of the run.
-  Supervision(const RunConfig& config, ElasticSize size, RunInfo info, Clock::time_point called_at, RunLease lease,
-              RunRecord before = {}, Leadership leadership = {}, const Console& console = Console{})
-      : config_(config),
-        size_(std::move(size)),
-        info_(std::move(info)),
-        lease_(std::move(lease)),
-        leadership_(std::move(leadership)),
-        directory_(info_.path, size_.count().max()),
-        history_(directory_, info_.world_size, std::move(before)),
-        ranks_(info_.world_size),
-        progress_(console, config.progress == Progress::quiet),
-        log_(directory_, progress_, called_at),
-        controller_(controller_settings(config, info_.world_size)),
-        budget_(config.failure, size_.is_elastic()),
-        watch_(config, info_.world_size),
-        notice_(config.preemption),
-        callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
-
-  /// Runs to the end. renew: called before the workers are started again.
-  /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
-  /// settings.
-  [[nodiscard]] Result run(const Start& start, const Renew& renew);
-
- private:
-  // What waits for storage is done by other threads, which a fork needs at rest: workers are watched meanwhile.
-  void look_out();
-  void rest();
-
-  void start_group(const Start& start);
-
-  void note_no_start(const FirstStart& first);
-
-  void go_on_from_earlier();
-
-  // From here on, what was reported after the checkpoint will be reported anew.
-  void go_on_from(const std::optional<Checkpoint>& checkpoint);
-
-  void go_on_from(const std::vector<SavedMessage>& copy);
-
-  [[nodiscard]] std::uint64_t steps_of(int rank) const { return group_->page(rank).steps.load(); }
-
-  void end_attempt();
-
-  // What is only in memory is lost with this process.
-  void save_what_is_left();
-
-  // While no worker is left: whether a signal has come that asks the run to end.
-  [[nodiscard]] bool take_signal();
-
-  // Waits until all that was saved has been written.
-  void settle();
-
-  // Decides about another attempt, and starts it.
-  [[nodiscard]] bool restarts(const Renew& renew);
-
-  // Decides whether a run that has failed is started again, and after what time.
-  [[nodiscard]] std::optional<std::chrono::nanoseconds> delay_of_restart();
-
-  // Waits until there is room for enough workers. Returns false if there is none, or the run was interrupted meanwhile.
-  [[nodiscard]] bool find_room();
-
-  // Once the workers run: a callback that throws ends them.
-  void tell_of_resize(int former);
-
-  [[nodiscard]] bool go_on_from_newest(bool can_exchange);
-
-  // A process may have been lost, or come back, since it was decided where to go on.
-  [[nodiscard]] bool finds_its_place();
-
-  // Returns false if the run was interrupted meanwhile.
-  [[nodiscard]] bool pause(std::chrono::nanoseconds delay);
-
-  // A signal that came when no worker was there to be asked: what there is already is all that there is to save.
-  void interrupt_between_attempts();
-
-  void begin_attempt();
-
-  [[nodiscard]] bool start_again(const Renew& renew);
-
-  void handle_next();
-
-  void carry_out(const Orders& orders);
-  void fail(const Failure& failure) { carry_out(controller_.on_failure(failure, Clock::now())); }
-
-  void handle(const MessageEvent& event);
-  void handle(const OutputEvent& event);
-  void handle(ExitEvent& event);
-  void handle(const SilenceEvent& event);
-  void handle(const BrokenEvent& event) { fail({.what = event.message}); }
-  void handle(const SignalEvent& event);
-  void handle_signal(int signal, bool is_announced);
-
-  void look_for_standstill();
-
-  void look_for_room();
-
-  // Workers that were asked to leave, and end no step, may not do so in time.
-  void save_before_it_is_too_late();
-
-  void tell_of_ranks();
-
-  // A program that was suspended may find its run taken over: nothing of it is changed any more then.
-  bool look_for_taker(bool at_once);
-
-  void note_start(int rank, std::string host);
-
-  void note_report(int rank, Metrics metrics);
-
-  static constexpr std::uint64_t all_steps = std::numeric_limits<std::uint64_t>::max();
-
-  // A rank that has gone by a step which others have saved would keep them waiting for ever. What it has posted may
-  // still be on its way, so this is looked at for a while.
-  void look_for_part_checkpoint();
-
-  void refuse_part_checkpoint(int rank, std::uint64_t steps) {
-    if (auto failure = checkpoints_->part_failure(rank, steps)) fail(*failure);
-  }
-
-  void tell_reports(bool is_end);
-
-  void note_hook_failure(Failure failure);
-
-  [[nodiscard]] ProgressState state() const;
-
-  [[nodiscard]] std::string error_text(const Failure& failure) const;
-
-  [[nodiscard]] Result finish();
-
-  const RunConfig& config_;
-  ElasticSize size_;
-  RunInfo info_;
-  RunLease lease_;
-  Leadership leadership_;
-  RunDirectory directory_;
-  RunHistory history_;
-  RollCall ranks_;
-  ProgressLine progress_;
-  RunLog log_;
-  Controller controller_;
-  FailureBudget budget_;
-  RankWatch watch_;
-  PreemptionNotice notice_;
-  RunCallbacks callbacks_;
-  Briefing briefing_{};
-  std::uint64_t begin_step_ = 0;   // of this attempt
-  std::uint64_t failed_step_ = 0;  // at which the last attempt failed
-  Farewell farewell_{};
-  bool has_left_in_order_ = false;
-  Patience patience_{};  // with a rank that seems to have no part in a checkpoint
-  int stop_signal_ = 0;  // the last one that asked the run to end
-  std::vector<Attempt> attempts_{};
-  std::string last_word_{};  // why a run with failures left is not started again
-  std::unique_ptr<WorkerGroup> group_{};
-  std::optional<RunCheckpoints> checkpoints_{};  // while there is a group
-  LeftCheckpoints left_{};
-  bool began_with_checkpoint_ = false;
-  std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
-  Timings timings_{};
-  bool is_resizing_ = false;  // the ranks were asked to leave, for another number of them
-};
+/// Runs to the end, with what Supervision takes. start: starts a group. renew: called before workers are started again.
+/// Throws: ConfigError as Supervision::run() does.
+[[nodiscard]] Result supervise(const RunConfig& config, ElasticSize size, RunInfo info,
+                                      Deadline::Clock::time_point called_at, RunLease lease, RunRecord before,
+                                      Leadership leadership,
+                                      const std::function<std::unique_ptr<WorkerGroup>(const GroupPlan&)>& start,
+                                      const std::function<void(int num_workers)>& renew);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -18654,83 +13317,6 @@ class TrainingFunctionOf final : public TrainingFunction<B> {
 // ---- railyard/core/detail/nvml.hpp
 // The GPUs of this host as NVIDIA's management library tells them, which leaves CUDA alone. Core room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a part of a GPU that MIG has divided.
-struct GpuInstance {
-  std::string uuid{};         ///< "MIG-", and digits
-  std::string former_name{};  ///< as drivers before 470 called it; CUDA still knows it
-};
-
-/// Is a GPU that this process may open.
-struct Gpu {
-  std::string uuid{};       ///< "GPU-", and digits
-  bool is_divided = false;  ///< MIG is on: CUDA uses its instances alone, of which there may be none
-  std::vector<GpuInstance> instances{};
-};
-
-/// Is what NVML has told, or why it has not.
-struct NvmlAnswer {
-  std::vector<Gpu> gpus{};  ///< in the order of their PCI addresses
-  std::string problem{};
-  bool has_mismatch = false;  ///< the loaded driver and this library are of two releases
-};
-
-inline constexpr int nvml_success = 0;
-inline constexpr int nvml_version_mismatch = 18;
-
-class NvmlError final : public Error {
- public:
-  NvmlError(const char* text, int code) : Error(compose("NVML says \"{}\" (error {})", text, code)), code_(code) {}
-  [[nodiscard]] int code() const noexcept { return code_; }
-
- private:
-  int code_;
-};
-
-/// Is NVML, from nvmlInit to nvmlShutdown: it is no part of CUDA, and a process may be forked after it.
-class Nvml {
- public:
-  /// Throws: ConfigError if it cannot be loaded, NvmlError if it cannot begin.
-  Nvml();
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-  ~Nvml() { shutdown_(); }
-
-  /// Returns those that this process may open: others are there for CUDA no more than for it.
-  [[nodiscard]] std::vector<Gpu> gpus() const;
-
- private:
-  using Handle = void*;
-
-  [[nodiscard]] std::vector<GpuInstance> instances_of(Handle gpu, const std::string& gpu_uuid) const;
-
-  [[nodiscard]] std::optional<std::string> uuid_of(Handle device) const;
-
-  void require(int code) const {
-    if (code != nvml_success) throw NvmlError{error_string_(code), code};
-  }
-
-  int (*init_)() = nullptr;
-  int (*shutdown_)() = nullptr;
-  const char* (*error_string_)(int) = nullptr;
-  int (*get_count_)(unsigned*) = nullptr;
-  int (*get_handle_)(unsigned, Handle*) = nullptr;
-  int (*get_uuid_)(Handle, char*, unsigned) = nullptr;
-  int (*get_mig_mode_)(Handle, unsigned*, unsigned*) = nullptr;
-  int (*get_max_instances_)(Handle, unsigned*) = nullptr;
-  int (*get_instance_)(Handle, unsigned, Handle*) = nullptr;
-  int (*get_gpu_instance_id_)(Handle, unsigned*) = nullptr;
-  int (*get_compute_instance_id_)(Handle, unsigned*) = nullptr;
-  bool has_instances_ = false;
-};
-
-[[nodiscard]] NvmlAnswer ask_nvml();
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/core/detail/visible_devices.hpp
 // Which of a host's GPUs a process is shown, as CUDA_VISIBLE_DEVICES says. Core room.
 
@@ -18742,53 +13328,6 @@ struct VisibleDevice {
   std::string uuid{};  ///< empty if it is not known
   bool is_instance = false;
 };
-
-struct VisibleDevices {
-  std::vector<VisibleDevice> devices{};
-  std::string remark{};  ///< what of the list CUDA does not follow; empty if nothing
-};
-
-[[nodiscard]] std::optional<std::string> visible_devices_variable();
-
-/// Says which GPUs this process is shown, for messages.
-[[nodiscard]] std::string visible_devices_text();
-
-/// Reads a list as CUDA does: all entries are of the kind of the first one; the first that names nothing ends the list;
-/// one that names a device twice hides all. A UUID may be cut off where it is still the only one that begins so.
-///
-/// An index counts in CUDA's order, which is that of the PCI addresses, as here, only if CUDA_DEVICE_ORDER says so: how
-/// many devices there are does not depend on it, as long as MIG divides all GPUs or none.
-class VisibleDevicesList {
- public:
-  VisibleDevicesList(const std::vector<Gpu>& gpus, std::string_view text);
-
-  /// Of a GPU the number of its instance, or none.
-  using Place = std::pair<std::size_t, std::optional<std::size_t>>;
-  [[nodiscard]] const std::vector<Place>& places() const noexcept { return places_; }
-  [[nodiscard]] const std::string& remark() const noexcept { return remark_; }
-
- private:
-  [[nodiscard]] static std::string_view trimmed(std::string_view text);
-
-  // Returns false where the list ends.
-  [[nodiscard]] bool take(std::string_view entry);
-
-  // Digits count up to whatever else there is, as with strtol.
-  [[nodiscard]] std::optional<Place> place_of_index(std::string_view entry) const;
-
-  [[nodiscard]] std::optional<Place> place_of_uuid(std::string_view entry) const;
-
-  const std::vector<Gpu>* gpus_;
-  bool is_by_uuid_ = false;
-  std::string_view prefix_{};
-  std::vector<Place> places_{};
-  std::string remark_{};
-};
-
-/// Returns what of the GPUs a process is shown by that value of the variable. Where an instance of a GPU is among them,
-/// CUDA leaves out the GPUs that are not divided.
-[[nodiscard]] VisibleDevices visible_devices(const std::vector<Gpu>& gpus,
-                                                    const std::optional<std::string>& variable);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -18805,24 +13344,13 @@ struct FoundDevices {
   std::string how{};     ///< who has counted what, in words
   std::string remedy{};  ///< what to do where that is too few
 
-  [[nodiscard]] int count() const noexcept { return static_cast<int>(devices.size()); }
+  [[nodiscard]] int count() const noexcept;
   /// Whether a process can use but one of them, which CUDA_VISIBLE_DEVICES has to name: so it is with instances of MIG.
-  [[nodiscard]] bool are_instances() const noexcept { return !devices.empty() && devices.front().is_instance; }
+  [[nodiscard]] bool are_instances() const noexcept;
 };
-
-/// Returns "1 GPU" or "2 GPUs".
-[[nodiscard]] inline std::string gpus_text(int count) { return compose("{} GPU{}", count, count == 1 ? "" : "s"); }
-
-/// Says what to do about a process that is shown too few.
-[[nodiscard]] std::string device_remedy(const NvmlAnswer& nvml, const DriverCount& driver);
-
-[[nodiscard]] FoundDevices devices_of(const NvmlAnswer& nvml);
 
 /// Asks NVML, and where it does not answer the CUDA driver, in a child. Where neither answers there is no device.
 [[nodiscard]] FoundDevices find_devices(const Deadline& deadline);
-
-/// Says that there are too few. subject: who asks for how many. Throws: ConfigError.
-[[noreturn]] void throw_too_few_devices(std::string_view subject, const FoundDevices& found);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -18840,7 +13368,7 @@ class WorkerDevices {
   /// share_process: all workers are of one process, and of instances of MIG that can use no more than one.
   WorkerDevices(FoundDevices found, bool share_process);
 
-  [[nodiscard]] bool are_asked_for() const noexcept { return found_.has_value(); }
+  [[nodiscard]] bool are_asked_for() const noexcept;
 
   /// Throws: ConfigError if there are fewer than so many workers.
   void require(int num_workers) const;
@@ -18857,7 +13385,7 @@ class WorkerDevices {
   [[nodiscard]] int count_now() const;
 
  private:
-  std::optional<FoundDevices> found_{};
+  std::optional<FoundDevices> found_;
 };
 
 /// Makes a range of workers follow the GPUs, and what else there is room for only if the user says so.
@@ -18891,10 +13419,10 @@ void check_settings(const ScalingConfig& scaling, const RunConfig& run);
 
 /// Writes run.json. is_new: there is nothing else yet of the run, so that it need not last before the first checkpoint,
 /// which sees to that. Throws: ConfigError if the storage takes no files.
-void write_run(const RunInfo& info, const RunConfig& run, bool is_new);
+void write_run(const RunInfo& info, const RunConfig& run, const ScalingConfig& scaling, bool is_new);
 
 /// Writes run.json anew, as the record says that it was. info: of the run that goes on. Throws: as write_run().
-void write_again(const RunRecord& before, RunInfo info, const RunConfig& run);
+void write_again(const RunRecord& before, RunInfo info, const RunConfig& run, const ScalingConfig& scaling);
 
 }  // namespace detail
 
@@ -19056,9 +13584,9 @@ class Trainer<B, S> {
     detail::RunRecord before = detail::read_earlier(place, run, info);
     const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
     if (has_other_seed) before.seed = info.seed;  // the next start needs none
-    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run);
+    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run, scaling_);
     if (before.has_succeeded) return detail::recorded_result(place, run, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run, true);
+    if (before.world_size == 0) detail::write_run(info, run, scaling_, true);
     detail::Leadership leadership{.inherited = std::move(inherited)};
     if constexpr (JoiningScaling<S>) {
       leadership.note = [&scaling](std::string_view note) { scaling.note(note); };
@@ -19078,9 +13606,9 @@ class Trainer<B, S> {
       run_worker(link, context, own);
     };
     renew(info.world_size);
-    detail::Supervision supervision{
-        run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before), std::move(leadership)};
-    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
+    const auto start = [&](const GroupPlan& plan) { return scaling.start(plan, body); };
+    return detail::supervise(run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before),
+                             std::move(leadership), start, renew);
   }
 
   // In a process that another one leads: makes workers as it is told to, until it is told the result. If the one that
@@ -19237,16 +13765,6 @@ Trainer(F&&, ScalingConfig, RunConfig, Datasets, typename B::Options) -> Trainer
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Counts the streams that a worker reads with others of the host, so that each has a name.
-struct SharedStreams {
-  static constexpr std::string_view extension_name = "train.shared_streams";
-  std::size_t count = 0;
-};
-
-// Returns an end of that name; nullptr where there is no memory, or no room in the store: each reads by itself.
-// bound_bytes: of each reader.
-[[nodiscard]] std::shared_ptr<HostFeed> make_feed(Worker& worker, std::string name, std::size_t bound_bytes);
-
 // Returns that of the next stream which is divided among the workers; called by all of them in the same order.
 [[nodiscard]] std::shared_ptr<HostFeed> next_stream_feed(Worker& worker, std::size_t bound_bytes);
 
@@ -19266,256 +13784,10 @@ struct SharedStreams {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Moves messages between the ranks in steps. Both ends of a message name the same peers and sizes in the same step. A
-/// step's send() and receive() never wait, and finish() returns when all of them are done.
-template <class M>
-concept Mesh = requires(M& mesh, const void* from, void* to, std::size_t size_bytes, int peer) {
-  { mesh.rank() } -> std::convertible_to<int>;
-  { mesh.size() } -> std::convertible_to<int>;
-  { mesh.scratch(size_bytes) } -> std::convertible_to<std::byte*>;
-  mesh.step(from, size_bytes, to, size_bytes).send(peer, std::size_t{}, size_bytes);
-  mesh.step(from, size_bytes, to, size_bytes).receive(peer, std::size_t{}, size_bytes);
-  mesh.step(from, size_bytes, to, size_bytes).finish();
-};
-
-/// Up to this size, and in groups up to that, everybody sends everything to everybody: one step instead of two.
-inline constexpr std::size_t direct_limit_bytes = 32 * 1024;
-inline constexpr int direct_limit_ranks = 8;
-/// The most that one rank reduces at a time; bounds the scratch memory to (size - 1) times as much.
-inline constexpr std::size_t slice_limit_bytes = 4 * 1024 * 1024;
-/// From this size on, a broadcast scatters and gathers, which takes the load off the root.
-inline constexpr std::size_t tree_limit_bytes = 256 * 1024;
-
-// The other ranks, each rank's next one first, so that not all of them write to the same one at once.
-template <Mesh M, class Visit>
-void for_each_peer(M& mesh, const Visit& visit) {
-  for (int i = 1; i < mesh.size(); ++i) visit((mesh.rank() + i) % mesh.size());
-}
-
-[[nodiscard]] inline std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
+[[nodiscard]] std::size_t index_of(int rank) noexcept;
 
 // Where a peer's part lies in scratch memory, which has no part of this rank's own.
-[[nodiscard]] inline std::size_t place_of(int peer, int rank) noexcept {
-  return index_of(peer > rank ? peer - 1 : peer);
-}
-
-/// Divides count elements among the ranks into slices of whole cache lines.
-class Slices {
- public:
-  Slices(std::size_t count, int size) noexcept
-      : count_(count), slice_(((count + index_of(size) - 1) / index_of(size) + 63) / 64 * 64) {}
-  [[nodiscard]] std::size_t begin(int rank) const noexcept { return std::min(count_, index_of(rank) * slice_); }
-  [[nodiscard]] std::size_t count(int rank) const noexcept { return std::min(slice_, count_ - begin(rank)); }
-
- private:
-  std::size_t count_;
-  std::size_t slice_;
-};
-
-/// Combines this rank's part with the peers' parts in scratch, in the order of ranks.
-template <Mesh M>
-void reduce_parts(M& mesh, void* out, const std::byte* own, const std::byte* scratch, std::size_t count, Dtype dtype,
-                  ReduceOp op) {
-  std::vector<const std::byte*> sources;
-  for (int rank = 0; rank < mesh.size(); ++rank) {
-    const std::byte* theirs = scratch + place_of(rank, mesh.rank()) * count * size_of(dtype);
-    sources.push_back(rank == mesh.rank() ? own : theirs);
-  }
-  reduce(out, sources, count, dtype, op);
-}
-
-template <Mesh M>
-void all_reduce_directly(M& mesh, std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) {
-  const std::size_t size_bytes = count * size_of(dtype);
-  const std::size_t scratch_bytes = size_bytes * index_of(mesh.size() - 1);
-  std::byte* scratch = mesh.scratch(scratch_bytes);
-  auto step = mesh.step(data, size_bytes, scratch, scratch_bytes);
-  for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * size_bytes, size_bytes); });
-  for_each_peer(mesh, [&](int peer) { step.send(peer, 0, size_bytes); });
-  step.finish();
-  reduce_parts(mesh, data, data, scratch, count, dtype, op);
-}
-
-template <Mesh M>
-void all_reduce_in_slices(M& mesh, std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) {
-  const std::size_t element = size_of(dtype);
-  const Slices slices{count, mesh.size()};
-  const std::size_t own_begin = slices.begin(mesh.rank()) * element;
-  const std::size_t own_count = slices.count(mesh.rank());
-  const std::size_t own_bytes = own_count * element;
-  const std::size_t scratch_bytes = own_bytes * index_of(mesh.size() - 1);
-  std::byte* scratch = mesh.scratch(scratch_bytes);
-  {
-    auto step = mesh.step(data, count * element, scratch, scratch_bytes);
-    for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * own_bytes, own_bytes); });
-    for_each_peer(mesh, [&](int peer) { step.send(peer, slices.begin(peer) * element, slices.count(peer) * element); });
-    step.finish();
-  }
-  reduce_parts(mesh, data + own_begin, data + own_begin, scratch, own_count, dtype, op);
-  auto step = mesh.step(data, count * element, data, count * element);
-  for_each_peer(mesh,
-                [&](int peer) { step.receive(peer, slices.begin(peer) * element, slices.count(peer) * element); });
-  for_each_peer(mesh, [&](int peer) { step.send(peer, own_begin, own_bytes); });
-  step.finish();
-}
-
-/// Cost: small: 1 step, size - 1 times the data sent per rank; else 2 steps per 4 MiB x size, 2 (size-1)/size times.
-template <Mesh M>
-void mesh_all_reduce(M& mesh, const Buffer& data, ReduceOp op) {
-  auto* bytes = static_cast<std::byte*>(data.data);
-  if (data.size_bytes() <= direct_limit_bytes && mesh.size() <= direct_limit_ranks) {
-    return all_reduce_directly(mesh, bytes, data.count, data.dtype, op);
-  }
-  const std::size_t element = size_of(data.dtype);
-  const std::size_t segment = slice_limit_bytes / element * index_of(mesh.size());
-  for (std::size_t begin = 0; begin < data.count; begin += segment) {
-    all_reduce_in_slices(mesh, bytes + begin * element, std::min(segment, data.count - begin), data.dtype, op);
-  }
-}
-
-/// Cost: 1 step per 4 MiB of out, (size-1) times out sent per rank.
-template <Mesh M>
-void mesh_reduce_scatter(M& mesh, const ConstBuffer& in, const Buffer& out, ReduceOp op) {
-  const auto* from = static_cast<const std::byte*>(in.data);
-  auto* to = static_cast<std::byte*>(out.data);
-  const std::size_t element = size_of(out.dtype);
-  const std::size_t segment = slice_limit_bytes / element;
-  for (std::size_t begin = 0; begin < out.count; begin += segment) {
-    const std::size_t count = std::min(segment, out.count - begin);
-    const std::size_t size_bytes = count * element;
-    const auto offset_of = [&](int rank) { return (index_of(rank) * out.count + begin) * element; };
-    const std::size_t scratch_bytes = size_bytes * index_of(mesh.size() - 1);
-    std::byte* scratch = mesh.scratch(scratch_bytes);
-    auto step = mesh.step(from, in.size_bytes(), scratch, scratch_bytes);
-    for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * size_bytes, size_bytes); });
-    for_each_peer(mesh, [&](int peer) { step.send(peer, offset_of(peer), size_bytes); });
-    step.finish();
-    reduce_parts(mesh, to + begin * element, from + offset_of(mesh.rank()), scratch, count, out.dtype, op);
-  }
-}
-
-// A binomial tree: in round k, the ranks that have the data send it 2^k further. Ranks count from the root. All edges
-// of the tree belong to one step, because the ends of an edge are at different depths.
-template <Mesh M>
-void broadcast_by_tree(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
-  const int size = mesh.size();
-  const int place = (mesh.rank() - root + size) % size;
-  int reach = 1;
-  while (reach <= place) reach *= 2;
-  auto step = mesh.step(data, size_bytes, data, size_bytes);
-  if (place > 0) {
-    step.receive((place - reach / 2 + root) % size, 0, size_bytes);
-    step.finish();
-  }
-  for (; place + reach < size; reach *= 2) step.send((place + reach + root) % size, 0, size_bytes);
-  step.finish();
-}
-
-// The root gives every rank one slice; then all exchange theirs.
-template <Mesh M>
-void broadcast_by_slices(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
-  const Slices slices{size_bytes, mesh.size()};
-  const bool is_root = mesh.rank() == root;
-  const std::size_t own_begin = slices.begin(mesh.rank());
-  const std::size_t own_bytes = slices.count(mesh.rank());
-  {
-    auto step = mesh.step(data, size_bytes, data, size_bytes);
-    if (is_root) {
-      for_each_peer(mesh, [&](int peer) { step.send(peer, slices.begin(peer), slices.count(peer)); });
-    } else {
-      step.receive(root, own_begin, own_bytes);
-    }
-    step.finish();
-  }
-  auto step = mesh.step(data, size_bytes, data, size_bytes);
-  for_each_peer(mesh, [&](int peer) {
-    if (!is_root) step.receive(peer, slices.begin(peer), slices.count(peer));
-  });
-  for_each_peer(mesh, [&](int peer) {
-    if (peer != root) step.send(peer, own_begin, own_bytes);
-  });
-  step.finish();
-}
-
-/// Cost: small: log2(size) steps; large: 2 steps, twice the data sent by the root and once by the others.
-template <Mesh M>
-void mesh_broadcast(M& mesh, const Buffer& data, int root) {
-  auto* bytes = static_cast<std::byte*>(data.data);
-  if (mesh.size() == 2 || data.size_bytes() < tree_limit_bytes) {
-    return broadcast_by_tree(mesh, bytes, data.size_bytes(), root);
-  }
-  broadcast_by_slices(mesh, bytes, data.size_bytes(), root);
-}
-
-/// Gathers parts of different sizes: rank r's part lies at offsets[r] and ends where the next begins; offsets has
-/// size + 1 entries, in bytes. Cost: 1 step, size - 1 times the own part sent per rank.
-template <Mesh M>
-void mesh_all_gather(M& mesh, const ConstBuffer& in, const Buffer& out, std::span<const std::size_t> offsets) {
-  const auto bytes_of = [&](int rank) { return offsets[index_of(rank) + 1] - offsets[index_of(rank)]; };
-  auto step = mesh.step(in.data, in.size_bytes(), out.data, out.size_bytes());
-  for_each_peer(mesh, [&](int peer) { step.receive(peer, offsets[index_of(peer)], bytes_of(peer)); });
-  for_each_peer(mesh, [&](int peer) { step.send(peer, 0, in.size_bytes()); });
-  if (in.count > 0) {
-    std::memcpy(static_cast<std::byte*>(out.data) + offsets[index_of(mesh.rank())], in.data, in.size_bytes());
-  }
-  step.finish();
-}
-
-/// Cost: 1 step; root receives size - 1 parts.
-template <Mesh M>
-void mesh_gather(M& mesh, const ConstBuffer& in, const Buffer& out, int root) {
-  const std::size_t part = in.size_bytes();
-  const bool is_root = mesh.rank() == root;
-  auto step = mesh.step(in.data, part, is_root ? out.data : nullptr, is_root ? out.size_bytes() : 0);
-  if (is_root) {
-    for_each_peer(mesh, [&](int peer) { step.receive(peer, index_of(peer) * part, part); });
-    std::memcpy(static_cast<std::byte*>(out.data) + index_of(root) * part, in.data, part);
-  } else {
-    step.send(root, 0, part);
-  }
-  step.finish();
-}
-
-/// Cost: 1 step; root sends size - 1 parts.
-template <Mesh M>
-void mesh_scatter(M& mesh, const ConstBuffer& in, const Buffer& out, int root) {
-  const std::size_t part = out.size_bytes();
-  const bool is_root = mesh.rank() == root;
-  auto step = mesh.step(is_root ? in.data : nullptr, is_root ? in.size_bytes() : 0, out.data, part);
-  if (is_root) {
-    for_each_peer(mesh, [&](int peer) { step.send(peer, index_of(peer) * part, part); });
-    std::memcpy(out.data, static_cast<const std::byte*>(in.data) + index_of(root) * part, part);
-  } else {
-    step.receive(root, 0, part);
-  }
-  step.finish();
-}
-
-/// Cost: 1 step, (size-1)/size times the data sent per rank.
-template <Mesh M>
-void mesh_all_to_all(M& mesh, const ConstBuffer& in, const Buffer& out) {
-  const std::size_t part = in.size_bytes() / index_of(mesh.size());
-  const std::size_t own = index_of(mesh.rank()) * part;
-  auto step = mesh.step(in.data, in.size_bytes(), out.data, out.size_bytes());
-  for_each_peer(mesh, [&](int peer) { step.receive(peer, index_of(peer) * part, part); });
-  for_each_peer(mesh, [&](int peer) { step.send(peer, index_of(peer) * part, part); });
-  std::memcpy(static_cast<std::byte*>(out.data) + own, static_cast<const std::byte*>(in.data) + own, part);
-  step.finish();
-}
-
-/// Cost: log2(size) steps: in step k every rank tells the one 2^k further that it, and all it has heard of, have come.
-template <Mesh M>
-void mesh_barrier(M& mesh) {
-  const int size = mesh.size();
-  std::byte sent{};
-  std::byte received{};
-  for (int distance = 1; distance < size; distance *= 2) {
-    auto step = mesh.step(&sent, 1, &received, 1);
-    step.receive((mesh.rank() - distance + size) % size, 0, 1);
-    step.send((mesh.rank() + distance) % size, 0, 1);
-    step.finish();
-  }
-}
+[[nodiscard]] std::size_t place_of(int peer, int rank) noexcept;
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -19556,8 +13828,7 @@ struct Verdict {
 /// Is one rank's access to the notices of its group.
 class Notices {
  public:
-  Notices(Store& store, std::string prefix, const World& world)
-      : store_(&store), prefix_(std::move(prefix)), rank_(world.rank), size_(world.size) {}
+  Notices(Store& store, std::string prefix, const World& world);
 
   /// Tells the others where this rank has been waiting for a while. Nothing depends on it but the speed of diagnosis.
   void announce(const Position& position) noexcept;
@@ -19579,10 +13850,8 @@ class Notices {
  private:
   using Heard = std::vector<std::pair<int, Notice>>;
 
-  [[nodiscard]] std::string announcement_key(const std::string& position, int rank) const {
-    return compose("{}at/{}/{}", prefix_, position, rank);
-  }
-  [[nodiscard]] std::string notice_key(int rank) const { return compose("{}end/{}", prefix_, rank); }
+  [[nodiscard]] std::string announcement_key(const std::string& position, int rank) const;
+  [[nodiscard]] std::string notice_key(int rank) const;
 
   [[nodiscard]] Verdict difference(const Position& own, int rank, std::string_view theirs) const;
 
@@ -19614,67 +13883,6 @@ class Notices {
 // ---- railyard/collectives/detail/host_chunks.hpp
 // In which order the ranks of several hosts add up within their hosts and between them. Collectives room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Does the work of which an all-reduce between hosts is made; see all_reduce_between_hosts(). All but send_off()
-/// return when it is done.
-template <class P>
-concept HostParts = requires(P& parts, const Buffer& whole, const Buffer& own, std::size_t size_bytes) {
-  { parts.scratch(size_bytes) } -> std::convertible_to<std::byte*>;
-  parts.add_within(whole, own);    // own: the sums of this rank's slice of whole, of the ranks of this host
-  parts.share_within(own, whole);  // whole: the slices of all ranks of this host
-  parts.send_off(own).get();       // own: its sums between hosts, once get() has returned
-  parts.all_reduce_within(whole);  // without slices
-  parts.all_reduce_across(whole);
-};
-
-/// The most that a rank carries between hosts at a time: large enough that the steps of a chunk cost little, and small
-/// enough that the network waits little for the first one and the memory for the last.
-inline constexpr std::size_t host_chunk_bytes = 2 * 1024 * 1024;
-
-[[nodiscard]] Buffer buffer_part(const Buffer& data, std::size_t begin, std::size_t count) noexcept;
-
-// data.count is a multiple of local_size.
-template <HostParts P>
-void all_reduce_in_host_chunks(P& parts, const Buffer& data, std::size_t local_size) {
-  const std::size_t width = size_of(data.dtype);
-  const std::size_t share = data.count / local_size;
-  const std::size_t longest = host_chunk_bytes / width;
-  std::byte* sums = parts.scratch(share * width);
-  Buffer whole_before{};
-  Buffer own_before{};
-  decltype(parts.send_off(own_before)) on_network;
-  for (std::size_t done = 0; done < share; done += longest) {
-    const std::size_t count = std::min(longest, share - done);
-    const Buffer whole = buffer_part(data, done * local_size, count * local_size);
-    const Buffer own{sums + done * width, count, data.dtype};
-    parts.add_within(whole, own);
-    if (on_network.valid()) on_network.get();
-    on_network = parts.send_off(own);
-    if (done > 0) parts.share_within(own_before, whole_before);
-    whole_before = whole;
-    own_before = own;
-  }
-  on_network.get();
-  parts.share_within(own_before, whole_before);
-}
-
-/// Adds data up of all ranks of hosts that have local_size ranks each. While one chunk is on the network, the memory
-/// works on the next.
-template <HostParts P>
-void all_reduce_between_hosts(P& parts, const Buffer& data, std::size_t local_size) {
-  const std::size_t divided = data.size_bytes() <= direct_limit_bytes ? 0 : data.count / local_size * local_size;
-  if (divided > 0) all_reduce_in_host_chunks(parts, buffer_part(data, 0, divided), local_size);
-  const Buffer rest = buffer_part(data, divided, data.count - divided);
-  if (rest.count == 0 && divided > 0) return;
-  // Too little to divide: each line carries all of it, in the fewest steps.
-  parts.all_reduce_within(rest);
-  parts.all_reduce_across(rest);
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 #endif
 
 #if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA
@@ -19695,30 +13903,6 @@ struct StoredElement {
   DecodeElements decode = nullptr;  ///< none: the bytes are those of the column
 };
 
-// Not by the value of From, which may be a bool of another byte than 0 or 1.
-template <class From, class To, bool is_swapped>
-void decode_elements(const std::byte* from, std::size_t count, std::byte* to) {
-  for (std::size_t at = 0; at < count; ++at) {
-    std::array<std::byte, sizeof(From)> bytes;
-    std::memcpy(bytes.data(), from + at * sizeof(From), sizeof(From));
-    if constexpr (is_swapped) std::reverse(bytes.begin(), bytes.end());
-    const To value = static_cast<To>(std::bit_cast<From>(bytes));
-    std::memcpy(to + at * sizeof(To), &value, sizeof(To));
-  }
-}
-
-/// Describes elements of the type From that become those of the type To.
-template <class From, class To = From>
-[[nodiscard]] constexpr StoredElement stored(std::endian order) noexcept {
-  static_assert(!std::is_same_v<From, bool>, "a stored bool is an std::uint8_t that becomes a bool");
-  constexpr Dtype dtype = dtype_of<To>;
-  if (sizeof(From) > 1 && order != std::endian::native) {
-    return {sizeof(From), dtype, &decode_elements<From, To, true>};
-  }
-  if (std::is_same_v<From, To>) return {sizeof(From), dtype, nullptr};
-  return {sizeof(From), dtype, &decode_elements<From, To, false>};
-}
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -19735,10 +13919,7 @@ class StoredFile {
   /// is_kept: whether it stays open; a process may have only so many.
   StoredFile(std::string path, bool is_kept);
   /// Takes bytes that are a part of the file.
-  StoredFile(std::string path, std::vector<char> unpacked)
-      : path_(std::move(path)), unpacked_(std::make_shared<const std::vector<char>>(std::move(unpacked))) {
-    stamp_.size = unpacked_->size();
-  }
+  StoredFile(std::string path, std::vector<char> unpacked);
 
   /// Unpacks a compressed file to memory. Throws: DataError if that takes more than most bytes.
   [[nodiscard]] static StoredFile unpack(const std::string& path, OpenBytes open, std::uint64_t most);
@@ -19763,18 +13944,9 @@ class StoredFile {
 
   std::string path_;
   FileStamp stamp_{};
-  std::shared_ptr<const FileBytes> file_{};
-  std::shared_ptr<const std::vector<char>> unpacked_{};
+  std::shared_ptr<const FileBytes> file_;
+  std::shared_ptr<const std::vector<char>> unpacked_;
 };
-
-/// Returns the number that so many bytes are, the first one the lowest.
-template <std::size_t size>
-[[nodiscard]] constexpr std::uint64_t little_endian(const std::array<unsigned char, size>& bytes, std::size_t begin = 0,
-                                                    std::size_t count = size) noexcept {
-  std::uint64_t number = 0;
-  for (std::size_t at = count; at-- > 0;) number = number << 8U | bytes[begin + at];
-  return number;
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -19796,58 +13968,9 @@ struct StoredArray {
   bool is_column_major = false;  ///< the elements of all samples at one place lie side by side, as Fortran has them
   std::int64_t num_values = 0;   ///< the values are from 0 to below this; 0 where they may be any. For i64 alone.
 
-  [[nodiscard]] std::size_t width() const noexcept { return field.width(); }
-  [[nodiscard]] std::size_t stored_row() const noexcept { return width() * element.size; }
-  [[nodiscard]] std::size_t row() const noexcept { return width() * size_of(element.dtype); }
-};
-
-/// Returns an array whose first dimension counts the samples, with all it must be. Throws: DataError if there is none
-/// of this shape, or the file is too short for it.
-[[nodiscard]] StoredArray make_array(std::string name, StoredElement element,
-                                            const std::vector<std::uint64_t>& shape,
-                                            std::shared_ptr<const StoredFile> file, std::uint64_t begin);
-
-/// Returns those of the arrays of a file that are to be columns, in this order; all of them if no columns are named.
-/// Throws: DataError if one is not there, or there is none at all.
-template <class Array>
-[[nodiscard]] std::vector<const Array*> choose_columns(const StoredFile& file, const std::vector<Array>& arrays,
-                                                       const std::vector<std::string>& columns) {
-  std::vector<const Array*> chosen;
-  for (const Array& array : arrays) {
-    if (columns.empty()) chosen.push_back(&array);
-  }
-  for (const std::string& column : columns) {
-    const auto found =
-        std::find_if(arrays.begin(), arrays.end(), [&](const Array& array) { return array.name == column; });
-    if (found != arrays.end()) {
-      chosen.push_back(&*found);
-      continue;
-    }
-    std::string names;
-    for (const Array& array : arrays) names += compose(" \"{}\"", array.name);
-    throw DataError{compose("{} has no array \"{}\": there are{}", file.path(), column, names)};
-  }
-  if (chosen.empty()) throw DataError{compose("{} holds no arrays", file.path())};
-  return chosen;
-}
-
-/// Reads samples of an array to memory.
-class ArrayReader {
- public:
-  explicit ArrayReader(const StoredArray& array) : array_(array) {}
-
-  void read(std::uint64_t first, std::size_t count, std::byte* to);
-
- private:
-  void read_elements(std::uint64_t offset, std::size_t count, std::byte* to);
-
-  // One place of the samples after the other, in the order of the file: the first index runs fastest.
-  void read_column_major(std::uint64_t first, std::size_t count, std::byte* to);
-
-  void check(std::uint64_t first, std::size_t count, const std::byte* values) const;
-
-  const StoredArray& array_;
-  std::vector<std::byte> stored_{};
+  [[nodiscard]] std::size_t width() const noexcept;
+  [[nodiscard]] std::size_t stored_row() const noexcept;
+  [[nodiscard]] std::size_t row() const noexcept;
 };
 
 /// Is the arrays of some files, whose samples follow each other. Every part has the same columns.
@@ -19856,9 +13979,9 @@ class ArrayTable {
   /// Throws: DataError if the arrays of the part differ in their samples, or from the parts before in their columns.
   void add(std::vector<StoredArray> part);
 
-  [[nodiscard]] bool empty() const noexcept { return parts_.empty(); }
+  [[nodiscard]] bool empty() const noexcept;
   [[nodiscard]] const std::shared_ptr<const Schema>& schema() const noexcept { return schema_; }
-  [[nodiscard]] std::uint64_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
+  [[nodiscard]] std::uint64_t count() const noexcept;
 
   /// ids: each below count().
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const;
@@ -19873,9 +13996,9 @@ class ArrayTable {
 
   [[nodiscard]] std::vector<Run> runs_of(std::span<const std::uint64_t> ids) const;
 
-  std::shared_ptr<const Schema> schema_{};
-  std::vector<std::vector<StoredArray>> parts_{};
-  std::vector<std::uint64_t> ends_{};
+  std::shared_ptr<const Schema> schema_;
+  std::vector<std::vector<StoredArray>> parts_;
+  std::vector<std::uint64_t> ends_;
 };
 
 }  // namespace detail
@@ -19893,7 +14016,7 @@ struct ArrayFiles {
 
   template <std::convertible_to<InputFiles> Files>
   ArrayFiles(Files&& files_) : files(std::forward<Files>(files_)) {}
-  ArrayFiles(CompressedFiles compressed) : files(std::move(compressed.files)), open(compressed.open) {}
+  ArrayFiles(CompressedFiles compressed);
 };
 
 /// Says what all files of arrays have in common.
@@ -19915,30 +14038,26 @@ class ArraySource {
       std::span<const std::shared_ptr<const detail::StoredFile>> files, const ArraySourceOptions& options)>;
 
   /// name: of the format, for messages. lists: of files whose columns stand side by side.
-  ArraySource(std::string name, std::vector<ArrayFiles> lists, ArraySourceOptions options, Parse parse)
-      : shared_(std::make_shared<Shared>(std::move(name), std::move(lists), std::move(options), std::move(parse))) {}
+  ArraySource(std::string name, std::vector<ArrayFiles> lists, ArraySourceOptions options, Parse parse);
 
   /// Throws: DataError if a file cannot be read or is damaged.
-  [[nodiscard]] Schema schema() const { return *shared_->table().schema(); }
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->table().count(); }
+  [[nodiscard]] Schema schema() const;
+  [[nodiscard]] std::optional<std::uint64_t> count() const;
   [[nodiscard]] std::string describe() const;
   /// The paths of the files that it reads, list after list.
   [[nodiscard]] std::vector<std::string> files() const;
-  [[nodiscard]] const std::string& label() const { return shared_->options.label; }
+  [[nodiscard]] const std::string& label() const;
   /// Another when the options are that say which files are left out.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shared_->options.on_error.max_skips(); }
+  [[nodiscard]] std::uint64_t fingerprint() const;
   /// How many damaged files were left out.
-  [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
+  [[nodiscard]] std::uint64_t skipped() const;
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
-    return std::make_unique<Reader>(shared_, from);
-  }
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const;
 
  private:
   struct Shared {
-    Shared(std::string name_, std::vector<ArrayFiles> lists_, ArraySourceOptions options_, Parse parse_)
-        : name(std::move(name_)), lists(std::move(lists_)), options(std::move(options_)), parse(std::move(parse_)) {}
+    Shared(std::string name_, std::vector<ArrayFiles> lists_, ArraySourceOptions options_, Parse parse_);
 
     [[nodiscard]] const detail::ArrayTable& table();
 
@@ -19968,7 +14087,6 @@ class ArraySource {
 
   std::shared_ptr<Shared> shared_;
 };
-static_assert(IndexedSource<ArraySource>);
 
 }  // namespace railyard::inline v0_1
 
@@ -19985,9 +14103,7 @@ class BatchMapper {
   using Function = std::function<Block(const Block&)>;
 
   /// Throws: ConfigError if there is no function.
-  explicit BatchMapper(Function function) : function_(std::move(function)) {
-    if (!function_) throw ConfigError{"a BatchMapper was given no function"};
-  }
+  explicit BatchMapper(Function function);
 
   [[nodiscard]] Schema schema(const Schema& before) const;
   /// Throws: DataError if the function adds, drops or moves samples.
@@ -19996,7 +14112,6 @@ class BatchMapper {
  private:
   Function function_;
 };
-static_assert(Preprocessor<BatchMapper>);
 
 }  // namespace railyard::inline v0_1
 
@@ -20016,34 +14131,17 @@ struct CifarSourceOptions {
   std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;
 };
 
-namespace detail {
-
-// A sample is its labels, of a byte each, and its image.
-struct CifarLayout {
-  static constexpr std::uint64_t image_bytes = 3 * 32 * 32;
-  std::vector<std::pair<std::string, std::int64_t>> labels{};  // how many there are of each
-
-  explicit CifarLayout(Cifar kind);
-
-  [[nodiscard]] std::vector<StoredArray> arrays_of(const std::shared_ptr<const StoredFile>& file) const;
-};
-
-}  // namespace detail
-
 /// Gives the images of CIFAR as samples: "image" is u8 of 3 x 32 x 32, "label" is i64; with CIFAR-100 there is also
 /// "coarse_label". Example: ry::CifarSource{"cifar-10-batches-bin/data_batch_*.bin"}
 class CifarSource : public ArraySource {
  public:
-  explicit CifarSource(ArrayFiles files, const CifarSourceOptions& options = {})
-      : ArraySource("CIFAR", {std::move(files)}, {"label", options.on_error, options.max_unpacked_bytes},
-                    parse(options.kind)) {}
+  explicit CifarSource(ArrayFiles files, const CifarSourceOptions& options = {});
 
  private:
   [[nodiscard]] static Parse parse(Cifar kind);
   // What is left out must be known from the beginning: else labels are checked when they are read.
   static void check_labels(const std::vector<detail::StoredArray>& arrays);
 };
-static_assert(IndexedSource<CifarSource>);
 
 }  // namespace railyard::inline v0_1
 
@@ -20060,9 +14158,7 @@ namespace detail {
   return dtype == Dtype::f16 || dtype == Dtype::bf16 || dtype == Dtype::f32 || dtype == Dtype::f64;
 }
 /// Whether each sample has as many numbers as the others.
-[[nodiscard]] inline bool has_numbers(const Field& field) noexcept { return !field.is_text && !field.is_ragged(); }
-/// Whether each sample has one number or one text.
-[[nodiscard]] inline bool has_cells(const Field& field) noexcept { return field.is_text || field.shape.empty(); }
+[[nodiscard]] bool has_numbers(const Field& field) noexcept;
 
 [[noreturn]] void refuse_column(std::string_view who, const Field& field, std::string_view wanted);
 
@@ -20118,7 +14214,7 @@ struct FeatureColumn {
   std::string name{};
   std::uint64_t width = 1;
   std::uint64_t first = 0;
-  static void fields(auto& archive, auto& self) { archive(self.name, self.width, self.first); }
+  static void fields(auto& archive, auto& self);
 };
 
 /// Lists columns whose elements, one after the other, are the features of a sample.
@@ -20128,8 +14224,8 @@ class FeatureColumns {
   FeatureColumns(const Schema& schema, const std::vector<std::string>& names);
 
   /// The number of features.
-  [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(size_); }
-  [[nodiscard]] bool empty() const noexcept { return columns_.empty(); }
+  [[nodiscard]] std::size_t size() const noexcept;
+  [[nodiscard]] bool empty() const noexcept;
   [[nodiscard]] auto begin() const noexcept { return columns_.begin(); }
   [[nodiscard]] auto end() const noexcept { return columns_.end(); }
 
@@ -20160,12 +14256,12 @@ class FeatureColumns {
 
   /// Whether each feature belongs to one column, which a state that was read may not be true of.
   [[nodiscard]] bool are_sound() const noexcept;
-  static void fields(auto& archive, auto& self) { archive(self.columns_, self.size_); }
+  static void fields(auto& archive, auto& self);
 
  private:
   [[noreturn]] static void refuse_infinity(std::uint64_t id, const FeatureColumn& column, std::string_view who);
 
-  std::vector<FeatureColumn> columns_{};
+  std::vector<FeatureColumn> columns_;
   std::uint64_t size_ = 0;
 };
 
@@ -20333,7 +14429,7 @@ class Concatenator {
   [[nodiscard]] TouchedColumns touches() const;
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const;
-  [[nodiscard]] Schema schema(const Schema& before) const { return plan(before).schema; }
+  [[nodiscard]] Schema schema(const Schema& before) const;
 
   [[nodiscard]] Block transform(const Block& block) const;
 
@@ -20350,7 +14446,6 @@ class Concatenator {
 
   Options options_{};
 };
-static_assert(Preprocessor<Concatenator>);
 
 }  // namespace railyard::inline v0_1
 
@@ -20375,19 +14470,14 @@ using CategoryView = std::variant<std::int64_t, double, std::string_view, Missin
 /// Says what the categories of a column are.
 enum class CategoryKind : std::uint8_t { integer, real, text };
 
-[[nodiscard]] CategoryView view_of(const Category& category);
-[[nodiscard]] Category category_of(const CategoryView& view);
 /// Orders numbers by value and texts by their bytes, which is by their code points; what is missing comes last.
 struct CategoryOrder {
   using is_transparent = void;
   bool operator()(const CategoryView& left, const CategoryView& right) const noexcept;
-  bool operator()(const Category& left, const Category& right) const { return (*this)(view_of(left), view_of(right)); }
-  bool operator()(const Category& left, const CategoryView& right) const { return (*this)(view_of(left), right); }
-  bool operator()(const CategoryView& left, const Category& right) const { return (*this)(left, view_of(right)); }
+  bool operator()(const Category& left, const Category& right) const;
+  bool operator()(const Category& left, const CategoryView& right) const;
+  bool operator()(const CategoryView& left, const Category& right) const;
 };
-
-/// A category as messages show it.
-[[nodiscard]] std::string category_text(const CategoryView& category);
 
 [[nodiscard]] CategoryKind kind_of(const Field& field) noexcept;
 
@@ -20426,8 +14516,7 @@ void visit_cells(const Field& field, const Column& column, CategoryKind kind, co
 class CategoryCounts {
  public:
   /// where: of which column, as messages begin.
-  explicit CategoryCounts(std::uint64_t limit = 0, std::string where = "a column")
-      : limit_(limit), where_(std::move(where)) {}
+  explicit CategoryCounts(std::uint64_t limit = 0, std::string where = "a column");
 
   /// Throws: DataError if there are more categories than the limit.
   void add(const CategoryView& category, std::uint64_t times = 1);
@@ -20439,13 +14528,13 @@ class CategoryCounts {
   /// The first in order of those that were seen most often. Needs at least one.
   [[nodiscard]] const Category& most_frequent() const;
 
-  static void fields(auto& archive, auto& self) { archive(self.limit_, self.count_, self.counts_); }
+  static void fields(auto& archive, auto& self);
 
  private:
   std::uint64_t limit_;
   std::string where_;
   std::uint64_t count_ = 0;
-  std::map<Category, std::uint64_t, CategoryOrder> counts_{};
+  std::map<Category, std::uint64_t, CategoryOrder> counts_;
 };
 
 /// Is a column with the categories that were learned, in order; a category's code is its place.
@@ -20455,7 +14544,7 @@ struct CategoryColumn {
   std::vector<Category> categories{};
 
   [[nodiscard]] std::optional<std::size_t> find(const CategoryView& category) const;
-  static void fields(auto& archive, auto& self) { archive(self.name, self.kind, self.categories); }
+  static void fields(auto& archive, auto& self);
 };
 
 }  // namespace detail
@@ -20471,12 +14560,11 @@ class CategoryLearner {
  public:
   CategoryLearner() = default;
   explicit CategoryLearner(std::string_view who, std::vector<std::string> columns = {},
-                           std::vector<std::string> except = {}, std::uint64_t limit = 0)
-      : who_(who), chosen_(std::move(columns)), except_(std::move(except)), limit_(limit) {}
+                           std::vector<std::string> except = {}, std::uint64_t limit = 0);
 
   void begin(const Schema& schema);
   void add(const Block& block);
-  [[nodiscard]] std::vector<std::byte> statistics() const { return to_bytes(counts_); }
+  [[nodiscard]] std::vector<std::byte> statistics() const;
   void merge(std::span<const std::byte> bytes);
   void finish();
 
@@ -20495,37 +14583,35 @@ class CategoryLearner {
                 });
   }
 
-  static void fields(auto& archive, auto& self) { archive(self.who_, self.columns_); }
+  static void fields(auto& archive, auto& self);
 
  private:
   void check_learned() const;
   [[nodiscard]] const Field& field_in(const Schema& schema, const CategoryColumn& column) const;
   [[noreturn]] void refuse_unseen(std::uint64_t id, const CategoryColumn& column, const CategoryView& category) const;
 
-  std::string who_{};
-  std::vector<std::string> chosen_{};
-  std::vector<std::string> except_{};
+  std::string who_;
+  std::vector<std::string> chosen_;
+  std::vector<std::string> except_;
   std::uint64_t limit_ = 0;
-  std::vector<CategoryColumn> columns_{};
-  std::vector<CategoryCounts> counts_{};  // between begin() and finish()
+  std::vector<CategoryColumn> columns_;
+  std::vector<CategoryCounts> counts_;  // between begin() and finish()
 };
 
 /// Is what preprocessors that make numbers of categories have in common: how they learn.
 class CategoryEncoder {
  public:
-  void begin(const Schema& schema) { learner_.begin(schema); }
-  void add(const Block& block) { learner_.add(block); }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return learner_.statistics(); }
-  void merge(std::span<const std::byte> bytes) { learner_.merge(bytes); }
-  void finish() { learner_.finish(); }
+  void begin(const Schema& schema);
+  void add(const Block& block);
+  [[nodiscard]] std::vector<std::byte> statistics() const;
+  void merge(std::span<const std::byte> bytes);
+  void finish();
 
   /// The categories of a column: number i stands for the i-th. Throws: ConfigError if it did not learn from the column.
-  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const {
-    return learner_.column(column).categories;
-  }
+  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const;
 
  protected:
-  explicit CategoryEncoder(CategoryLearner learner) : learner_(std::move(learner)) {}
+  explicit CategoryEncoder(CategoryLearner learner);
 
   CategoryLearner learner_;
 };
@@ -20554,19 +14640,17 @@ class OneHotEncoder : public detail::CategoryEncoder {
     std::uint64_t category_limit = 10'000;  ///< per column; more are a DataError
   };
 
-  OneHotEncoder() : CategoryEncoder(detail::CategoryLearner{name}) {}
-  explicit OneHotEncoder(Options options)
-      : CategoryEncoder(detail::CategoryLearner{name, options.columns, options.except, options.category_limit}),
-        options_(std::move(options)) {}
+  OneHotEncoder();
+  explicit OneHotEncoder(Options options);
 
   /// The columns that it looks at or changes.
-  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  [[nodiscard]] TouchedColumns touches() const;
   [[nodiscard]] Schema schema(const Schema& before) const;
   [[nodiscard]] Block transform(const Block& block) const;
 
-  [[nodiscard]] State state() const { return detail::byte_state(*this); }
-  void load_state(const State& state) { *this = detail::from_state(state, *this); }
-  static void fields(auto& archive, auto& self) { archive(self.options_.unseen, self.learner_); }
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
+  static void fields(auto& archive, auto& self);
 
  private:
   static constexpr std::string_view name = "OneHotEncoder";
@@ -20575,7 +14659,6 @@ class OneHotEncoder : public detail::CategoryEncoder {
 
   Options options_{};
 };
-static_assert(LearningPreprocessor<OneHotEncoder>);
 
 /// Makes of each column a column of i64 of the same name: the place of the sample's category among all in order, from
 /// 0. Columns hold a number or a text per sample. A missing value is a category, the last.
@@ -20589,29 +14672,24 @@ class OrdinalEncoder : public detail::CategoryEncoder {
     std::uint64_t category_limit = 1'000'000;  ///< per column; more are a DataError
   };
 
-  OrdinalEncoder() : CategoryEncoder(detail::CategoryLearner{"OrdinalEncoder"}) {}
-  explicit OrdinalEncoder(Options options) : OrdinalEncoder("OrdinalEncoder", std::move(options)) {}
+  OrdinalEncoder();
+  explicit OrdinalEncoder(Options options);
 
   /// The columns that it looks at or changes.
-  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  [[nodiscard]] TouchedColumns touches() const;
   [[nodiscard]] Schema schema(const Schema& before) const;
   [[nodiscard]] Block transform(const Block& block) const;
 
-  [[nodiscard]] State state() const { return detail::byte_state(*this); }
-  void load_state(const State& state) { *this = detail::from_state(state, *this); }
-  static void fields(auto& archive, auto& self) {
-    archive(self.options_.unseen, self.options_.unseen_value, self.learner_);
-  }
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
+  static void fields(auto& archive, auto& self);
 
  private:
   friend class LabelEncoder;
-  OrdinalEncoder(std::string_view name, Options options)
-      : CategoryEncoder(detail::CategoryLearner{name, options.columns, options.except, options.category_limit}),
-        options_(std::move(options)) {}
+  OrdinalEncoder(std::string_view name, Options options);
 
   Options options_{};
 };
-static_assert(LearningPreprocessor<OrdinalEncoder>);
 
 /// Makes class numbers (i64, from 0) of the labels in one column, and labels of class numbers again. An unseen label is
 /// a DataError that names the sample.
@@ -20619,35 +14697,33 @@ class LabelEncoder {
  public:
   LabelEncoder() = default;
   /// Example: LabelEncoder encoder{"species"};
-  explicit LabelEncoder(std::string column)
-      : column_(std::move(column)), encoder_("LabelEncoder", {.columns = {column_}}) {}
+  explicit LabelEncoder(std::string column);
 
-  void begin(const Schema& schema) { encoder_.begin(schema); }
-  void add(const Block& block) { encoder_.add(block); }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return encoder_.statistics(); }
-  void merge(std::span<const std::byte> bytes) { encoder_.merge(bytes); }
-  void finish() { encoder_.finish(); }
+  void begin(const Schema& schema);
+  void add(const Block& block);
+  [[nodiscard]] std::vector<std::byte> statistics() const;
+  void merge(std::span<const std::byte> bytes);
+  void finish();
 
   /// The labels: class i has the i-th.
-  [[nodiscard]] const std::vector<Category>& classes() const { return encoder_.categories(column_); }
+  [[nodiscard]] const std::vector<Category>& classes() const;
   /// Returns the label of a class number, such as the index of a model's largest output.
   /// Throws: DataError if there is no such class.
   [[nodiscard]] const Category& label_of(std::int64_t number) const;
 
   /// The columns that it looks at or changes.
-  [[nodiscard]] TouchedColumns touches() const { return encoder_.touches(); }
-  [[nodiscard]] Schema schema(const Schema& before) const { return encoder_.schema(before); }
-  [[nodiscard]] Block transform(const Block& block) const { return encoder_.transform(block); }
+  [[nodiscard]] TouchedColumns touches() const;
+  [[nodiscard]] Schema schema(const Schema& before) const;
+  [[nodiscard]] Block transform(const Block& block) const;
 
-  [[nodiscard]] State state() const { return detail::byte_state(*this); }
-  void load_state(const State& state) { *this = detail::from_state(state, *this); }
-  static void fields(auto& archive, auto& self) { archive(self.column_, self.encoder_); }
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
+  static void fields(auto& archive, auto& self);
 
  private:
-  std::string column_{};
+  std::string column_;
   OrdinalEncoder encoder_{};
 };
-static_assert(LearningPreprocessor<LabelEncoder>);
 
 }  // namespace railyard::inline v0_1
 
@@ -20662,11 +14738,7 @@ namespace detail {
 class EpochBlocks final : public BlockReader {
  public:
   // feed: as LoaderWishes have it.
-  EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size, std::shared_ptr<HostFeed> feed = {})
-      : reader_(ending(dataset),
-                {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size},
-                {.feed = std::move(feed)}),
-        reading_(dataset.node()) {}
+  EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size, std::shared_ptr<HostFeed> feed = {});
 
   // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
   [[nodiscard]] Block next(std::size_t /*most_rows*/) override;
@@ -20706,81 +14778,22 @@ struct IdxSourceOptions {
   std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;
 };
 
-namespace detail {
-
-template <class Label>
-[[nodiscard]] StoredElement idx_integer(bool is_label) noexcept {
-  using Plain = std::conditional_t<sizeof(Label) == 2, std::int32_t, Label>;  // there are no columns of i16
-  return is_label ? stored<Label, std::int64_t>(std::endian::big) : stored<Label, Plain>(std::endian::big);
-}
-
-[[nodiscard]] StoredElement idx_element(const StoredFile& file, unsigned type, bool is_label);
-
-[[nodiscard]] StoredArray read_idx_header(std::shared_ptr<const StoredFile> file, const std::string& column,
-                                                 bool is_label);
-
-}  // namespace detail
-
 /// Gives the images of IDX files as samples, with labels out of other files, or alone.
 /// Example: ry::IdxSource{ry::gzip("train-images-idx3-ubyte.gz"), ry::gzip("train-labels-idx1-ubyte.gz")}
 class IdxSource : public ArraySource {
  public:
-  IdxSource(ArrayFiles images, ArrayFiles labels, const IdxSourceOptions& options = {})
-      : ArraySource("IDX", {std::move(images), std::move(labels)},
-                    {options.label, options.on_error, options.max_unpacked_bytes}, parse(options.image)) {}
-  explicit IdxSource(ArrayFiles images, const IdxSourceOptions& options = {})
-      : ArraySource("IDX", {std::move(images)}, {{}, options.on_error, options.max_unpacked_bytes},
-                    parse(options.image)) {}
+  IdxSource(ArrayFiles images, ArrayFiles labels, const IdxSourceOptions& options = {});
+  explicit IdxSource(ArrayFiles images, const IdxSourceOptions& options = {});
 
  private:
   [[nodiscard]] static Parse parse(std::string image);
 };
-static_assert(IndexedSource<IdxSource>);
 
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/resample_axis.hpp
 // Which pixels count how much in a picture of another size. Data room.
 // Source: https://github.com/python-pillow/Pillow, documentation, "Filters", BILINEAR.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says for each of some neighbouring places of the output which places of the input count how much.
-class ResampleAxis {
- public:
-  /// in, full: places before and after; those from first are wanted, count of them.
-  ResampleAxis(std::size_t in, std::size_t full, std::size_t first, std::size_t count);
-
-  [[nodiscard]] std::size_t in() const noexcept { return in_; }
-  [[nodiscard]] std::size_t size() const noexcept { return begins_.size(); }
-  /// Whether every place of the output is one of the input.
-  [[nodiscard]] bool is_same() const noexcept { return is_same_; }
-  [[nodiscard]] std::size_t first() const noexcept { return first_; }
-  [[nodiscard]] std::size_t begin(std::size_t place) const noexcept { return begins_[place]; }
-  [[nodiscard]] std::size_t count(std::size_t place) const noexcept { return counts_[place]; }
-  [[nodiscard]] const std::int32_t* weights(std::size_t place) const noexcept { return &weights_[place * most_]; }
-
-  static constexpr int precision_bits = 22;  // a sum of weighted bytes fits into 32 bits
-  [[nodiscard]] static std::uint8_t to_byte(std::int32_t sum) noexcept {
-    return static_cast<std::uint8_t>(std::clamp(sum >> precision_bits, 0, 255));
-  }
-  static constexpr std::int32_t half = 1 << (precision_bits - 1);
-
- private:
-  void set(std::size_t place, double center, double reach);
-
-  std::size_t in_;
-  bool is_same_;
-  std::size_t first_;
-  std::size_t most_ = 0;
-  std::vector<std::size_t> begins_{};
-  std::vector<std::size_t> counts_{};
-  std::vector<std::int32_t> weights_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/resample_lanes.hpp
 // Weighted means of pixels, four numbers at once, where the processor can. Data room.
@@ -20793,61 +14806,7 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 #if defined(__x86_64__)
-/// Whether what is below can be called.
-[[nodiscard]] inline bool has_resample_lanes() noexcept { return __builtin_cpu_supports("sse4.1") != 0; }
 
-// Adds four bytes, times a weight.
-[[nodiscard]] [[gnu::target("sse4.1"), gnu::always_inline]] inline __m128i add_lanes(__m128i sums,
-                                                                                     const std::uint8_t* from,
-                                                                                     __m128i weight) noexcept {
-  std::int32_t four = 0;
-  std::memcpy(&four, from, sizeof four);
-  return _mm_add_epi32(sums, _mm_mullo_epi32(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(four)), weight));
-}
-
-// Does what ResampleAxis::to_byte() does.
-[[nodiscard]] [[gnu::target("sse4.1"), gnu::always_inline]] inline std::int32_t bytes_of_lanes(__m128i sums) noexcept {
-  const __m128i wide = _mm_srai_epi32(sums, ResampleAxis::precision_bits);
-  const __m128i half = _mm_packus_epi32(wide, wide);
-  return _mm_cvtsi128_si32(_mm_packus_epi16(half, half));
-}
-
-/// As resample_row(), for pixels of three or four bytes. One byte behind the row is read, and has no effect.
-template <std::size_t channels>
-[[gnu::target("sse4.1")]] void resample_row_by_lanes(const std::uint8_t* in, const ResampleAxis& axis,
-                                                     std::uint8_t* out) noexcept {
-  static_assert(channels == 3 || channels == 4);
-  for (std::size_t place = 0; place < axis.size(); ++place, out += channels) {
-    __m128i sums = _mm_set1_epi32(ResampleAxis::half);
-    const std::uint8_t* pixel = in + axis.begin(place) * channels;
-    const std::int32_t* weights = axis.weights(place);
-    for (std::size_t at = 0; at < axis.count(place); ++at, pixel += channels) {
-      sums = add_lanes(sums, pixel, _mm_set1_epi32(weights[at]));
-    }
-    const std::int32_t bytes = bytes_of_lanes(sums);
-    std::memcpy(out, &bytes, channels);
-  }
-}
-
-/// Writes a place's means of rows that follow each other, each of `width` bytes. Returns how many it has written: the
-/// last three at most are missing.
-[[gnu::target("sse4.1")]] inline std::size_t resample_columns_by_lanes(const std::uint8_t* rows, std::size_t width,
-                                                                       const ResampleAxis& axis, std::size_t place,
-                                                                       std::uint8_t* out) noexcept {
-  const std::int32_t* weights = axis.weights(place);
-  const std::size_t count = axis.count(place);
-  std::size_t column = 0;
-  for (; column + 4 <= width; column += 4) {
-    __m128i sums = _mm_set1_epi32(ResampleAxis::half);
-    const std::uint8_t* from = rows + column;
-    for (std::size_t at = 0; at < count; ++at, from += width) {
-      sums = add_lanes(sums, from, _mm_set1_epi32(weights[at]));
-    }
-    const std::int32_t bytes = bytes_of_lanes(sums);
-    std::memcpy(out + column, &bytes, sizeof bytes);
-  }
-  return column;
-}
 #endif
 
 }  // namespace detail
@@ -20856,44 +14815,6 @@ template <std::size_t channels>
 // ---- railyard/data/detail/resample.hpp
 // Brings pictures to another size by a weighted mean of pixels, to the same bits as Pillow does. Data room.
 // Source: https://github.com/python-pillow/Pillow, documentation, "Filters", BILINEAR.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// One row. in: where the row begins.
-template <std::size_t channels>
-void resample_row(const std::uint8_t* in, const ResampleAxis& axis, std::uint8_t* out) {
-  for (std::size_t place = 0; place < axis.size(); ++place) {
-    std::array<std::int32_t, channels> sums;
-    sums.fill(ResampleAxis::half);
-    const std::uint8_t* pixel = in + axis.begin(place) * channels;
-    const std::int32_t* weights = axis.weights(place);
-    for (std::size_t at = 0; at < axis.count(place); ++at, pixel += channels) {
-      for (std::size_t channel = 0; channel < channels; ++channel) sums[channel] += pixel[channel] * weights[at];
-    }
-    for (std::size_t channel = 0; channel < channels; ++channel) *out++ = ResampleAxis::to_byte(sums[channel]);
-  }
-}
-
-using ResampleRow = void (*)(const std::uint8_t*, const ResampleAxis&, std::uint8_t*);
-
-/// has_more: bytes of the picture follow after the row.
-[[nodiscard]] ResampleRow resample_row_of(std::size_t channels, [[maybe_unused]] bool has_more) noexcept;
-
-// Writes one row of the output. rows: the first row of those that it is a mean of.
-void resample_columns(const std::uint8_t* rows, std::size_t width, const ResampleAxis& axis, std::size_t place,
-                             std::uint8_t* out) noexcept;
-
-/// Returns the wanted part of pixels that are resampled, first along each row and then along the columns.
-[[nodiscard]] std::vector<std::uint8_t> resample(const std::vector<std::uint8_t>& pixels, std::size_t channels,
-                                                        const ResampleAxis& rows, const ResampleAxis& columns);
-
-/// Colours that cannot be seen must not show through where pixels are mixed.
-void multiply_by_alpha(std::vector<std::uint8_t>& pixels, std::size_t channels);
-void divide_by_alpha(std::vector<std::uint8_t>& pixels, std::size_t channels);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/image.hpp
 // Pictures in memory, and how they come to the size and colours that a model wants. Data room.
@@ -20910,7 +14831,7 @@ struct Image {
   ImageColors colors = ImageColors::rgb;
   std::vector<std::uint8_t> pixels{};
 
-  [[nodiscard]] std::size_t channels() const noexcept { return static_cast<std::size_t>(colors); }
+  [[nodiscard]] std::size_t channels() const noexcept;
 };
 
 /// Says how a picture comes to a size that has another shape.
@@ -20932,11 +14853,6 @@ enum class ImageFit : std::uint8_t {
 /// Throws: ConfigError if there is not as much room as there are pixels.
 void put_planes(const Image& image, std::span<std::uint8_t> to);
 
-namespace detail {
-
-void check_image_size(std::uint64_t width, std::uint64_t height, std::uint64_t max_pixels);
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/moments.hpp
@@ -20956,12 +14872,12 @@ class Moments {
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
   [[nodiscard]] double mean() const noexcept { return mean_; }
   /// Of the numbers themselves, not of a population that they are a sample of.
-  [[nodiscard]] double variance() const noexcept { return squares_ / static_cast<double>(count_); }
+  [[nodiscard]] double variance() const noexcept;
 
-  static void fields(auto& archive, auto& self) { archive(self.count_, self.mean_, self.squares_); }
+  static void fields(auto& archive, auto& self);
 
  private:
-  [[nodiscard]] static bool is_finite(double number) noexcept { return magnitude_bits(number) < infinity_bits; }
+  [[nodiscard]] static bool is_finite(double number) noexcept;
 
   std::uint64_t count_ = 0;
   double mean_ = 0;
@@ -20985,7 +14901,7 @@ namespace detail {
 /// 1998.
 class QuantileSketch {
  public:
-  explicit QuantileSketch(std::size_t capacity = 8192) : capacity_(std::max<std::size_t>(capacity, 2)), levels_(1) {}
+  explicit QuantileSketch(std::size_t capacity = 8192);
 
   void add(std::span<const double> values);
   /// Throws: ConfigError if the other one has another capacity.
@@ -20999,15 +14915,13 @@ class QuantileSketch {
   /// as numpy.percentile does. Needs at least one value.
   [[nodiscard]] std::vector<double> quantiles(std::span<const double> parts) const;
 
-  static void fields(auto& archive, auto& self) {
-    archive(self.capacity_, self.count_, self.above_, self.below_, self.levels_);
-  }
+  static void fields(auto& archive, auto& self);
 
  private:
   struct Level {
     std::vector<double> values{};
     bool keeps_odd = false;  // at the next time
-    static void fields(auto& archive, auto& self) { archive(self.values, self.keeps_odd); }
+    static void fields(auto& archive, auto& self);
   };
 
   // Hands every second value of the levels that are too full on to the next.
@@ -21050,11 +14964,11 @@ class SimpleImputer {
   };
 
   SimpleImputer() = default;
-  explicit SimpleImputer(Options options) : options_(std::move(options)) {}
+  explicit SimpleImputer(Options options);
 
   void begin(const Schema& schema);
   void add(const Block& block);
-  [[nodiscard]] std::vector<std::byte> statistics() const { return detail::to_bytes(seen_); }
+  [[nodiscard]] std::vector<std::byte> statistics() const;
   void merge(std::span<const std::byte> bytes);
   void finish();
 
@@ -21064,11 +14978,11 @@ class SimpleImputer {
   [[nodiscard]] const std::vector<std::string>& fill_texts() const noexcept { return learned_.fill_texts; }
 
   /// The columns that it looks at or changes.
-  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  [[nodiscard]] TouchedColumns touches() const;
   [[nodiscard]] Schema schema(const Schema& before) const;
   [[nodiscard]] Block transform(const Block& block) const;
 
-  [[nodiscard]] State state() const { return detail::byte_state(learned_); }
+  [[nodiscard]] State state() const;
   void load_state(const State& state);
 
  private:
@@ -21085,19 +14999,15 @@ class SimpleImputer {
     std::vector<std::string> texts{};
     std::vector<double> fill_numbers{};
     std::vector<std::string> fill_texts{};
-    static void fields(auto& archive, auto& self) {
-      archive(self.numbers, self.texts, self.fill_numbers, self.fill_texts);
-    }
+    static void fields(auto& archive, auto& self);
   };
 
   // As messages show it: of the features of numbers, and then of the texts.
   [[nodiscard]] std::string column_of(std::size_t at) const;
   [[nodiscard]] Statistic statistic(std::string where) const;
   static void add_numbers(Nothing&, std::span<const double>) noexcept {}
-  static void add_numbers(detail::CategoryCounts& seen, std::span<const double> values) {
-    for (const double value : values) seen.add(value);
-  }
-  static void add_numbers(auto& seen, std::span<const double> values) { seen.add(values); }
+  static void add_numbers(detail::CategoryCounts& seen, std::span<const double> values);
+  static void add_numbers(auto& seen, std::span<const double> values);
 
   [[nodiscard]] Category fill_of(const Statistic& statistic, bool is_text, std::string_view column) const;
 
@@ -21108,9 +15018,8 @@ class SimpleImputer {
 
   Options options_{};
   Learned learned_{};
-  std::vector<Statistic> seen_{};  // between begin() and finish(): of the elements of numbers, then of the texts
+  std::vector<Statistic> seen_;  // between begin() and finish(): of the elements of numbers, then of the texts
 };
-static_assert(LearningPreprocessor<SimpleImputer>);
 
 }  // namespace railyard::inline v0_1
 
@@ -21120,28 +15029,15 @@ static_assert(LearningPreprocessor<SimpleImputer>);
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Says what is wrong with a line of JSON.
-class JsonFault : public DataError {
- public:
-  using DataError::DataError;
-};
-
 /// Names what a value of JSON is by how it begins.
 enum class JsonKind : std::uint8_t { object, array, text, number, boolean, null };
-/// As messages show it.
-[[nodiscard]] constexpr std::string_view shown_kind(JsonKind kind) noexcept {
-  constexpr std::array<std::string_view, 6> names{"an object", "an array", "a text", "a number", "a truth", "null"};
-  return names[static_cast<std::size_t>(kind)];
-}
 
 /// Is at a place of a text and reads what comes next. Throws: JsonFault that names the byte of the text.
 class JsonScanner {
  public:
-  explicit JsonScanner(std::string_view text) noexcept : text_(text) {}
+  explicit JsonScanner(std::string_view text) noexcept;
 
-  [[noreturn]] void fail(std::string_view what) const {
-    throw JsonFault{compose("byte {} of the line: {}", at_ + 1, what)};
-  }
+  [[noreturn]] void fail(std::string_view what) const;
 
   /// Returns the next character that is no blank, or NUL at the end.
   char peek() noexcept;
@@ -21154,7 +15050,7 @@ class JsonScanner {
 
   void read_text(std::string& out);
   [[nodiscard]] bool read_boolean();
-  void read_null() { read_word("null"); }
+  void read_null();
 
   /// Returns the characters of a number. NaN and infinities are no JSON, and yet what many programs write.
   [[nodiscard]] std::string_view read_number();
@@ -21215,15 +15111,15 @@ namespace detail {
 class LineCutter {
  public:
   /// has_blank_lines: whether a line with nothing on it is one.
-  explicit LineCutter(bool has_blank_lines) noexcept : has_blank_lines_(has_blank_lines) {}
+  explicit LineCutter(bool has_blank_lines) noexcept;
 
   /// Cuts the text into its whole lines and returns how many characters they take.
   std::size_t cut(const char* text, std::size_t size);
 
   [[nodiscard]] std::size_t lines() const noexcept { return lines_.size(); }
-  [[nodiscard]] std::size_t begin(std::size_t line) const noexcept { return lines_[line].begin; }
+  [[nodiscard]] std::size_t begin(std::size_t line) const noexcept;
   /// Behind the line feed.
-  [[nodiscard]] std::size_t end(std::size_t line) const noexcept { return lines_[line].end; }
+  [[nodiscard]] std::size_t end(std::size_t line) const noexcept;
   /// The line without what ends it.
   [[nodiscard]] std::string_view line(std::size_t line) const noexcept;
 
@@ -21235,7 +15131,7 @@ class LineCutter {
 
   bool has_blank_lines_;
   const char* text_ = nullptr;
-  std::vector<Line> lines_{};
+  std::vector<Line> lines_;
 };
 
 }  // namespace detail
@@ -21269,50 +15165,6 @@ struct JsonLinesPlan {
   bool ignores_unknown = false;
 };
 
-/// Calls read_value(name) for each value of the object that is next; nested ones by "outer/inner", where that is asked
-/// for.
-template <class ReadValue>
-void read_flat_object(JsonScanner& scanner, bool flatten, const std::string& outer, std::size_t depth,
-                      ReadValue& read_value) {
-  scanner.check_depth(depth);
-  scanner.read_object([&](const std::string& key) {
-    const std::string name = outer.empty() ? key : outer + "/" + key;
-    if (flatten && scanner.kind() == JsonKind::object)
-      read_flat_object(scanner, flatten, name, depth + 1, read_value);
-    else
-      read_value(name);
-  });
-}
-
-// Finds the type of a column from its values.
-class JsonTypeGuess {
- public:
-  void add(JsonScanner& scanner);
-  /// lines: how many were looked at; a column that is not in all of them has missing values.
-  [[nodiscard]] Field field(std::string name, Dtype floats, std::size_t lines) const;
-
- private:
-  void add_number(JsonScanner& scanner);
-
-  std::size_t seen_ = 0;
-  bool has_missing_ = false;
-  bool has_number_ = false;
-  bool is_integer_ = true;
-  bool is_boolean_ = false;
-  bool is_text_ = false;
-  bool is_array_ = false;
-};
-
-[[nodiscard]] bool is_json_object(std::string_view line);
-
-/// Looks at the first lines; those that are damaged are left to the reader.
-[[nodiscard]] std::vector<Field> guess_json_fields(const JsonLinesSourceOptions& options,
-                                                          const LineCutter& cutter);
-
-[[nodiscard]] std::shared_ptr<const JsonLinesPlan> make_json_lines_plan(const JsonLinesSourceOptions& options,
-                                                                               const std::string& file,
-                                                                               TextHead& head);
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -21325,12 +15177,12 @@ namespace detail {
 /// Parses pieces of JSON Lines: cut() one, then parse() it.
 class JsonLinesParser {
  public:
-  explicit JsonLinesParser(std::shared_ptr<const JsonLinesPlan> plan) : plan_(std::move(plan)) {}
+  explicit JsonLinesParser(std::shared_ptr<const JsonLinesPlan> plan);
 
-  std::size_t cut(const char* text, std::size_t size, bool /*is_end*/) { return cutter_.cut(text, size); }
-  [[nodiscard]] std::size_t records() const noexcept { return cutter_.lines(); }
-  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return cutter_.begin(record); }
-  [[nodiscard]] std::size_t end(std::size_t record) const noexcept { return cutter_.end(record); }
+  std::size_t cut(const char* text, std::size_t size, bool /*is_end*/);
+  [[nodiscard]] std::size_t records() const noexcept;
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept;
+  [[nodiscard]] std::size_t end(std::size_t record) const noexcept;
 
   /// Returns a column per field of the schema, of the records that are not in faults.
   [[nodiscard]] std::vector<Column> parse(RecordFaults& faults);
@@ -21395,8 +15247,8 @@ class JsonLinesParser {
 
   std::shared_ptr<const JsonLinesPlan> plan_;
   LineCutter cutter_{false};
-  std::vector<bool> is_set_{};  // which columns the line has had
-  std::string text_{};
+  std::vector<bool> is_set_;  // which columns the line has had
+  std::string text_;
 };
 
 }  // namespace detail
@@ -21415,26 +15267,20 @@ struct JsonLinesFormat {
   using Parser = detail::JsonLinesParser;
   static constexpr const char* name = "JSON Lines";
 
-  [[nodiscard]] static detail::RecordRules rules(const Options& /*options*/) { return {}; }
+  [[nodiscard]] static detail::RecordRules rules(const Options& /*options*/);
   static void identify(const Options& options, detail::Fingerprint& fingerprint);
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
-                                                        detail::TextHead& head) {
-    return detail::make_json_lines_plan(options, file, head);
-  }
+                                                        detail::TextHead& head);
   [[nodiscard]] static std::optional<std::size_t> header_size(const Plan& /*plan*/, const std::string& /*file*/,
                                                               const char* /*text*/, std::size_t /*size*/,
-                                                              bool /*is_end*/) {
-    return 0;
-  }
+                                                              bool /*is_end*/);
 };
 
 /// Reads files of JSON Lines, as CsvSource reads records. Example: ry::JsonLinesSource{"reviews.jsonl"}
 using JsonLinesSource = RecordSource<JsonLinesFormat>;
-static_assert(IndexedSource<JsonLinesSource>);
 
 /// Reads compressed files of JSON Lines. Example: ry::JsonLinesStream{ry::zstd("reviews.jsonl.zst")}
 using JsonLinesStream = RecordStream<JsonLinesFormat>;
-static_assert(DatasetSource<JsonLinesStream> && !IndexedSource<JsonLinesStream>);
 
 }  // namespace railyard::inline v0_1
 
@@ -21458,13 +15304,13 @@ class Normalizer {
   };
 
   Normalizer() = default;
-  explicit Normalizer(Options options) : options_(std::move(options)) {}
+  explicit Normalizer(Options options);
 
   /// The columns that it looks at or changes.
-  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  [[nodiscard]] TouchedColumns touches() const;
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const;
-  [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
+  [[nodiscard]] Schema schema(const Schema& before) const;
 
   [[nodiscard]] Block transform(const Block& block) const;
 
@@ -21487,65 +15333,16 @@ class Normalizer {
                                              const std::vector<std::vector<double>>& numbers,
                                              const std::vector<double>& largest) const;
   // Squares of numbers beyond these neither fit nor count, so such samples are measured in units of their largest.
-  [[nodiscard]] static double unit_of(double largest) noexcept {
-    return largest == 0 || (largest > 1e-140 && largest < 1e140) ? 1 : largest;
-  }
+  [[nodiscard]] static double unit_of(double largest) noexcept;
 
   Options options_{};
 };
-static_assert(Preprocessor<Normalizer>);
 
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/npy_header.hpp
 // What an array in NumPy's format begins with. Data room.
 // Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Reads the dictionary of a header, which is written as Python writes it.
-class NpyHeaderParser {
- public:
-  /// file, offset: where the text is, for messages.
-  NpyHeaderParser(std::string_view text, const StoredFile& file, std::uint64_t offset)
-      : text_(text), file_(file), offset_(offset) {}
-
-  struct Header {
-    std::string descr{};
-    bool is_column_major = false;
-    std::vector<std::uint64_t> shape{};
-  };
-
-  [[nodiscard]] Header read();
-
- private:
-  [[noreturn]] void fail(std::string_view what) const { file_.fail(offset_ + at_, what); }
-
-  char peek() noexcept;
-  bool take(char wanted) noexcept;
-  void expect(char wanted);
-  [[nodiscard]] std::string_view read_quoted();
-  // A list describes elements that are structures; the message about it names it.
-  [[nodiscard]] std::string read_descr();
-  [[nodiscard]] bool read_boolean();
-  [[nodiscard]] std::vector<std::uint64_t> read_shape();
-
-  std::string_view text_;
-  const StoredFile& file_;
-  std::uint64_t offset_;
-  std::size_t at_ = 0;
-};
-
-/// Returns how elements are stored that NumPy describes so; nothing if there are no columns of such.
-[[nodiscard]] std::optional<StoredElement> npy_element(std::string_view descr);
-
-/// Reads what is at the begin of a file, or of a member of an archive that ends at the byte named. Throws: DataError.
-[[nodiscard]] StoredArray read_npy(std::string column, const std::shared_ptr<const StoredFile>& file,
-                                          std::uint64_t begin, std::uint64_t end);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/npy_source.hpp
 // Samples out of files of one NumPy array each. Data room.
@@ -21571,58 +15368,18 @@ struct NpySourceOptions {
 /// Example: ry::NpySource{{{"x", "x-*.npy"}, {"y", "y-*.npy"}}, {.label = "y"}}
 class NpySource : public ArraySource {
  public:
-  explicit NpySource(std::vector<NpyColumn> columns, const NpySourceOptions& options = {})
-      : ArraySource("NPY", files_of(columns), {options.label, options.on_error, options.max_unpacked_bytes},
-                    parse(columns)) {}
+  explicit NpySource(std::vector<NpyColumn> columns, const NpySourceOptions& options = {});
 
  private:
   [[nodiscard]] static std::vector<ArrayFiles> files_of(const std::vector<NpyColumn>& columns);
   [[nodiscard]] static Parse parse(const std::vector<NpyColumn>& columns);
 };
-static_assert(IndexedSource<NpySource>);
 
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/tensor_places.hpp
 // Where the tensors of a safetensors file are. Data room, which knows no checkpoints.
 // Source: https://github.com/huggingface/safetensors, section "Format".
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what the header of a file says of a tensor. Places count from the end of the header.
-struct TensorHeader {
-  std::string name{};
-  std::string type{};
-  std::vector<std::uint64_t> shape{};
-  std::vector<std::uint64_t> offsets{};
-};
-
-[[nodiscard]] std::optional<StoredElement> tensor_element(std::string_view type);
-
-/// Reads the JSON of a header.
-class TensorHeaderParser {
- public:
-  explicit TensorHeaderParser(std::string_view json) : scanner_(json) {}
-
-  [[nodiscard]] std::vector<TensorHeader> read();
-
- private:
-  void read_tensor(TensorHeader& tensor);
-  void read_numbers(std::vector<std::uint64_t>& numbers);
-
-  JsonScanner scanner_;
-};
-
-/// Each byte of the data belongs to one tensor. Throws: DataError.
-void check_tensor_offsets(const StoredFile& file, std::uint64_t data, std::vector<TensorHeader> tensors);
-
-/// Returns the arrays of the columns, or of all tensors if no columns are named. Throws: DataError.
-[[nodiscard]] std::vector<StoredArray> read_tensor_arrays(const std::shared_ptr<const StoredFile>& file,
-                                                                 const std::vector<std::string>& columns);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/safetensors_source.hpp
 // Samples out of the tensors of safetensors files. Data room.
@@ -21641,14 +15398,11 @@ struct SafetensorsSourceOptions {
 /// Example: ry::SafetensorsSource{"features-*.safetensors", {.columns = {"x", "y"}, .label = "y"}}
 class SafetensorsSource : public ArraySource {
  public:
-  explicit SafetensorsSource(InputFiles files, const SafetensorsSourceOptions& options = {})
-      : ArraySource("safetensors", {std::move(files)}, {.label = options.label, .on_error = options.on_error},
-                    parse(options.columns)) {}
+  explicit SafetensorsSource(InputFiles files, const SafetensorsSourceOptions& options = {});
 
  private:
   [[nodiscard]] static Parse parse(const std::vector<std::string>& columns);
 };
-static_assert(IndexedSource<SafetensorsSource>);
 
 }  // namespace railyard::inline v0_1
 
@@ -21665,16 +15419,6 @@ struct ScalerOptions {
 
 namespace detail {
 
-/// Returns what to divide by where values are so far apart: 1 where they are not.
-[[nodiscard]] inline double divisor_of(double spread) noexcept {
-  return spread < 10 * std::numeric_limits<double>::epsilon() ? 1 : spread;
-}
-
-/// Returns how far a value is from a center, in units of a number; also where the distance itself is too large for one.
-[[nodiscard]] double distance_in(double unit, double value, double center) noexcept;
-/// Says that features cannot be scaled which are farther apart than the largest number.
-[[noreturn]] void refuse_apart(std::string_view who);
-
 /// Collects the smallest and the largest value.
 class Extremes {
  public:
@@ -21683,7 +15427,7 @@ class Extremes {
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
   [[nodiscard]] double smallest() const noexcept { return smallest_; }
   [[nodiscard]] double largest() const noexcept { return largest_; }
-  static void fields(auto& archive, auto& self) { archive(self.count_, self.smallest_, self.largest_); }
+  static void fields(auto& archive, auto& self);
 
  private:
   std::uint64_t count_ = 0;
@@ -21708,23 +15452,22 @@ class StandardRule {
     double mean = 0;
     double variance = 0;
     double scale = 1;  ///< what is divided by: the root of the variance, or 1
-    static void fields(auto& archive, auto& self) { archive(self.mean, self.variance, self.scale); }
+    static void fields(auto& archive, auto& self);
   };
 
   StandardRule() = default;
-  explicit StandardRule(Options options) : options_(std::move(options)) {}
+  explicit StandardRule(Options options);
   [[nodiscard]] const Options& options() const noexcept { return options_; }
-  [[nodiscard]] Statistics statistics() const noexcept { return {}; }
+  [[nodiscard]] Statistics statistics() const noexcept;
   [[nodiscard]] Learned learn(const Statistics& seen) const;
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept;
-  static void fields(auto& archive, auto& self) { archive(self.options_.centers, self.options_.scales); }
+  static void fields(auto& archive, auto& self);
 
  private:
   Options options_{};
 };
 /// Gives each feature the mean 0 and the variance 1.
 using StandardScaler = ColumnScaler<StandardRule>;
-static_assert(LearningPreprocessor<StandardScaler>);
 
 /// Maps the smallest value to one number and the largest to another.
 class MinMaxRule {
@@ -21742,24 +15485,23 @@ class MinMaxRule {
     double smallest = 0;
     double largest = 0;
     double scale = 1;
-    static void fields(auto& archive, auto& self) { archive(self.smallest, self.largest, self.scale); }
+    static void fields(auto& archive, auto& self);
   };
 
   MinMaxRule() = default;
   /// Throws: ConfigError if low is not below high, or their distance is no number.
   explicit MinMaxRule(Options options);
   [[nodiscard]] const Options& options() const noexcept { return options_; }
-  [[nodiscard]] Statistics statistics() const noexcept { return {}; }
+  [[nodiscard]] Statistics statistics() const noexcept;
   [[nodiscard]] Learned learn(const Statistics& seen) const;
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept;
-  static void fields(auto& archive, auto& self) { archive(self.options_.low, self.options_.high, self.options_.clips); }
+  static void fields(auto& archive, auto& self);
 
  private:
   Options options_{};
 };
 /// Gives each feature the range from low to high.
 using MinMaxScaler = ColumnScaler<MinMaxRule>;
-static_assert(LearningPreprocessor<MinMaxScaler>);
 
 /// Divides by the largest magnitude, so that zero stays zero.
 class MaxAbsRule {
@@ -21770,15 +15512,15 @@ class MaxAbsRule {
   struct Learned {
     double largest = 0;  ///< magnitude
     double scale = 1;    ///< what is divided by
-    static void fields(auto& archive, auto& self) { archive(self.largest, self.scale); }
+    static void fields(auto& archive, auto& self);
   };
 
   MaxAbsRule() = default;
-  explicit MaxAbsRule(Options options) : options_(std::move(options)) {}
+  explicit MaxAbsRule(Options options);
   [[nodiscard]] const Options& options() const noexcept { return options_; }
-  [[nodiscard]] Statistics statistics() const noexcept { return {}; }
+  [[nodiscard]] Statistics statistics() const noexcept;
   [[nodiscard]] Learned learn(const Statistics& seen) const noexcept;
-  [[nodiscard]] double apply(double value, const Learned& learned) const noexcept { return value / learned.scale; }
+  [[nodiscard]] double apply(double value, const Learned& learned) const noexcept;
   static void fields(auto&, auto&) {}
 
  private:
@@ -21786,7 +15528,6 @@ class MaxAbsRule {
 };
 /// Gives each feature the largest magnitude 1.
 using MaxAbsScaler = ColumnScaler<MaxAbsRule>;
-static_assert(LearningPreprocessor<MaxAbsScaler>);
 
 /// Subtracts the median and divides by the distance between two quantiles, which outliers do not move.
 class RobustRule {
@@ -21806,18 +15547,16 @@ class RobustRule {
     double median = 0;
     double scale = 1;        ///< what is divided by
     double error_bound = 0;  ///< the quantiles' ranks, as parts of all, are off by at most this
-    static void fields(auto& archive, auto& self) { archive(self.median, self.scale, self.error_bound); }
+    static void fields(auto& archive, auto& self);
   };
 
   RobustRule() = default;
   /// Throws: ConfigError if low and high are no parts of 1 in this order.
   explicit RobustRule(Options options);
   [[nodiscard]] const Options& options() const noexcept { return options_; }
-  [[nodiscard]] Statistics statistics() const { return Statistics{options_.sketch_size}; }
+  [[nodiscard]] Statistics statistics() const;
   [[nodiscard]] Learned learn(const Statistics& seen) const;
-  [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
-    return detail::distance_in(learned.scale, value, learned.median);
-  }
+  [[nodiscard]] double apply(double value, const Learned& learned) const noexcept;
   static void fields(auto&, auto&) {}
 
  private:
@@ -21825,7 +15564,6 @@ class RobustRule {
 };
 /// Gives each feature the median 0, and the distance 1 between two quantiles.
 using RobustScaler = ColumnScaler<RobustRule>;
-static_assert(LearningPreprocessor<RobustScaler>);
 
 }  // namespace railyard::inline v0_1
 
@@ -21851,7 +15589,7 @@ struct TarMember {
 /// Steps through an archive in the format of ustar, GNU or pax.
 class TarReader {
  public:
-  TarReader(std::string path, std::unique_ptr<ByteStream> bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {}
+  TarReader(std::string path, std::unique_ptr<ByteStream> bytes);
 
   /// Goes on to the next regular file, past whatever is left of the one before; nothing at the end.
   /// Throws: DataError if the archive is damaged; then what follows cannot be found.
@@ -21860,9 +15598,7 @@ class TarReader {
   /// Reads what the file holds that next() has found. Throws: DataError if the archive ends before that.
   [[nodiscard]] std::string read_content(const TarPlace& place);
 
-  [[noreturn]] void fail(std::uint64_t offset, std::string_view what) const {
-    throw DataError{compose("{}: byte {} of the archive: {}", path_, offset, what)};
-  }
+  [[noreturn]] void fail(std::uint64_t offset, std::string_view what) const;
 
  private:
   static constexpr std::size_t block_size = 512;
@@ -21908,8 +15644,6 @@ class TarReader {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-inline constexpr std::size_t most_block_bytes = std::size_t{16} << 20;  // after which a reader gives what it has
-
 /// Says which files of a sample become which columns.
 struct TarPlan {
   std::shared_ptr<const Schema> schema{};
@@ -21940,10 +15674,7 @@ enum class TarContents : std::uint8_t { none, texts, all };
 /// Reads an archive sample by sample.
 class TarSampleReader {
  public:
-  TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan)
-      : path_(path), reader_(path, std::move(bytes)), plan_(std::move(plan)) {
-    advance();
-  }
+  TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan);
 
   /// Returns the next sample, which may have a fault; nothing at the end. Throws: DataError if the archive is damaged.
   [[nodiscard]] std::optional<TarSample> next(TarContents contents);
@@ -21955,26 +15686,16 @@ class TarSampleReader {
   // Goes to the next file that is a part of a sample.
   void advance();
 
-  static void add_fault(TarSample& sample, std::string fault) {
-    if (sample.fault.empty()) sample.fault = std::move(fault);
-  }
+  static void add_fault(TarSample& sample, std::string fault);
 
   void add(TarSample& sample, TarContents contents);
 
   std::string path_;
   TarReader reader_;
   std::shared_ptr<const TarPlan> plan_;
-  std::optional<TarMember> member_{};  // the next one
+  std::optional<TarMember> member_;  // the next one
   TarName name_{""};
 };
-
-/// Adds a sample with all its contents to a block.
-void add_tar_sample(BlockBuilder& builder, std::uint64_t id, const std::string& key,
-                           std::span<const std::string> contents);
-
-/// Returns the suffixes of the first sample of an archive, in their order. Throws: DataError if there is none.
-[[nodiscard]] std::vector<std::string> first_tar_suffixes(const std::string& path,
-                                                                 std::unique_ptr<ByteStream> bytes);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -22000,16 +15721,15 @@ namespace detail {
 /// Knows the archives of a source, and what was left out of them.
 class TarShards {
  public:
-  TarShards(InputFiles input, TarSourceOptions options, OpenBytes opener)
-      : input_(std::move(input)), options_(std::move(options)), open_(opener) {}
+  TarShards(InputFiles input, TarSourceOptions options, OpenBytes opener);
 
   [[nodiscard]] const TarSourceOptions& options() const noexcept { return options_; }
-  [[nodiscard]] std::string describe() const { return compose("tar {}", input_.describe()); }
+  [[nodiscard]] std::string describe() const;
   [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
 
   [[nodiscard]] std::vector<std::string> names();
   [[nodiscard]] std::shared_ptr<const TarPlan> plan();
-  [[nodiscard]] TarSampleReader open(const std::string& name) { return {name, open_bytes(name), plan()}; }
+  [[nodiscard]] TarSampleReader open(const std::string& name);
   /// What must be read so that it is known which samples are left out.
   [[nodiscard]] TarContents contents_to_check() const noexcept;
 
@@ -22017,9 +15737,7 @@ class TarShards {
   std::uint64_t leave_out(std::uint64_t before, const std::string& message) const;
 
  private:
-  [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const {
-    return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
-  }
+  [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const;
   const std::vector<std::string>& names_now();
   [[nodiscard]] std::shared_ptr<const TarPlan> make_plan();
   [[nodiscard]] static bool is_usually_text(std::string_view suffix) noexcept;
@@ -22029,20 +15747,15 @@ class TarShards {
   OpenBytes open_;
   SkipCount skips_{};
   std::mutex mutex_{};
-  std::vector<std::string> names_{};
-  std::shared_ptr<const TarPlan> plan_{};
+  std::vector<std::string> names_;
+  std::shared_ptr<const TarPlan> plan_;
 };
 
 /// Goes over all archives, sample by sample, and counts what is left out.
 class TarWalk {
  public:
   /// place: where it begins.
-  explicit TarWalk(std::shared_ptr<TarShards> shards, const FilePlace& place = {})
-      : shards_(std::move(shards)),
-        names_(shards_->names()),
-        file_(static_cast<std::size_t>(place.file)),
-        left_out_(place.damaged),
-        left_out_before_(place.damaged) {}
+  explicit TarWalk(std::shared_ptr<TarShards> shards, const FilePlace& place = {});
 
   /// Returns the next sample that has no fault; nothing at the end. Throws: DataError.
   [[nodiscard]] std::optional<TarSample> next(TarContents contents);
@@ -22056,7 +15769,7 @@ class TarWalk {
   std::shared_ptr<TarShards> shards_;
   std::vector<std::string> names_;
   std::size_t file_;
-  std::optional<TarSampleReader> reader_{};
+  std::optional<TarSampleReader> reader_;
   std::uint64_t left_out_;
   std::uint64_t left_out_before_;
 };
@@ -22064,7 +15777,7 @@ class TarWalk {
 /// Knows where each sample is, as far as somebody has asked; shared by threads and inherited by forked processes.
 class TarIndex {
  public:
-  explicit TarIndex(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)) {}
+  explicit TarIndex(std::shared_ptr<TarShards> shards);
 
   struct Place {
     std::shared_ptr<const StoredFile> file{};
@@ -22081,11 +15794,11 @@ class TarIndex {
 
   std::shared_ptr<TarShards> shards_;
   std::mutex mutex_{};
-  std::optional<TarWalk> walk_{};
-  std::shared_ptr<const StoredFile> file_{};
-  std::vector<Place> places_{};
+  std::optional<TarWalk> walk_;
+  std::shared_ptr<const StoredFile> file_;
+  std::vector<Place> places_;
   bool is_whole_ = false;
-  std::string failure_{};
+  std::string failure_;
 };
 
 }  // namespace detail
@@ -22105,22 +15818,20 @@ namespace railyard::inline v0_1 {
 /// Example: ry::Dataset{ry::TarSource{"photos-*.tar", {.bytes = {"jpg"}, .text = {"cls"}}}}
 class TarSource {
  public:
-  explicit TarSource(InputFiles files, TarSourceOptions options = {})
-      : shards_(std::make_shared<detail::TarShards>(std::move(files), std::move(options), nullptr)),
-        index_(std::make_shared<detail::TarIndex>(shards_)) {}
+  explicit TarSource(InputFiles files, TarSourceOptions options = {});
 
   /// Throws: DataError if the first archive has to be read for it and is damaged or empty; ConfigError for two columns
   /// of one name.
-  [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return index_->count(); }
-  [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  [[nodiscard]] Schema schema() const;
+  [[nodiscard]] std::optional<std::uint64_t> count() const;
+  [[nodiscard]] std::string describe() const;
   /// The paths of the archives that it reads.
-  [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
-  [[nodiscard]] std::string label() const { return shards_->options().label; }
+  [[nodiscard]] std::vector<std::string> files() const;
+  [[nodiscard]] std::string label() const;
   /// Another when the options are that say which samples are left out.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
+  [[nodiscard]] std::uint64_t fingerprint() const;
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
-  [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+  [[nodiscard]] std::uint64_t skipped() const;
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const;
@@ -22137,7 +15848,7 @@ class TarSource {
 
 class TarSource::Reader final : public BlockReader {
  public:
-  Reader(TarSource source, std::uint64_t from) : source_(std::move(source)), at_(from) {}
+  Reader(TarSource source, std::uint64_t from);
   [[nodiscard]] Block next(std::size_t most_rows) override;
 
  private:
@@ -22145,42 +15856,33 @@ class TarSource::Reader final : public BlockReader {
   std::uint64_t at_;
 };
 
-inline std::unique_ptr<BlockReader> TarSource::open(std::uint64_t from) const {
-  return std::make_unique<Reader>(*this, from);
-}
-static_assert(IndexedSource<TarSource>);
-
 /// Gives the samples of compressed tar archives, one after another. To go on in the middle of one, it is read
 /// again from its begin; those before it are not.
 /// Example: ry::TarStream{ry::gzip("photos-*.tar.gz"), {.bytes = {"jpg"}, .text = {"cls"}}}
 class TarStream {
  public:
-  explicit TarStream(CompressedFiles files, TarSourceOptions options = {})
-      : shards_(std::make_shared<detail::TarShards>(std::move(files.files), std::move(options), files.open)) {}
+  explicit TarStream(CompressedFiles files, TarSourceOptions options = {});
 
   /// Throws: as TarSource::schema().
-  [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
-  [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  [[nodiscard]] Schema schema() const;
+  [[nodiscard]] std::optional<std::uint64_t> count() const;
+  [[nodiscard]] std::string describe() const;
   /// The paths of the archives that it reads.
-  [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
-  [[nodiscard]] std::string label() const { return shards_->options().label; }
+  [[nodiscard]] std::vector<std::string> files() const;
+  [[nodiscard]] std::string label() const;
   /// Another when the options are that say which samples are left out.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
+  [[nodiscard]] std::uint64_t fingerprint() const;
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
-  [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+  [[nodiscard]] std::uint64_t skipped() const;
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const;
 
  private:
   class Reader final : public BlockReader {
    public:
-    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const FilePlace& place)
-        : schema_(shards->plan()->schema), walk_(shards, place), at_(place.samples), place_(place) {
-      while (at_ < from && next_sample(shards->contents_to_check())) ++at_;
-    }
+    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const FilePlace& place);
     [[nodiscard]] Block next(std::size_t most_rows) override;
-    [[nodiscard]] FilePlace place() const override { return place_; }
+    [[nodiscard]] FilePlace place() const override;
 
    private:
     // Notes where the archive begins that it comes from.
@@ -22194,7 +15896,6 @@ class TarStream {
 
   std::shared_ptr<detail::TarShards> shards_;
 };
-static_assert(FileStreamSource<TarStream> && !IndexedSource<TarStream>);
 
 }  // namespace railyard::inline v0_1
 
@@ -22222,12 +15923,12 @@ struct TextLinesPlan {
 /// Makes a column of text lines.
 class TextLinesParser {
  public:
-  explicit TextLinesParser(const std::shared_ptr<const TextLinesPlan>& plan) : cutter_(plan->has_blank_lines) {}
+  explicit TextLinesParser(const std::shared_ptr<const TextLinesPlan>& plan);
 
-  std::size_t cut(const char* text, std::size_t size, bool /*is_end*/) { return cutter_.cut(text, size); }
-  [[nodiscard]] std::size_t records() const noexcept { return cutter_.lines(); }
-  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return cutter_.begin(record); }
-  [[nodiscard]] std::size_t end(std::size_t record) const noexcept { return cutter_.end(record); }
+  std::size_t cut(const char* text, std::size_t size, bool /*is_end*/);
+  [[nodiscard]] std::size_t records() const noexcept;
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept;
+  [[nodiscard]] std::size_t end(std::size_t record) const noexcept;
 
   [[nodiscard]] std::vector<Column> parse(RecordFaults& faults) const;
 
@@ -22244,28 +15945,20 @@ struct TextLinesFormat {
   using Parser = detail::TextLinesParser;
   static constexpr const char* name = "text";
 
-  [[nodiscard]] static detail::RecordRules rules(const Options& options) {
-    return {.has_blank_records = options.has_blank_lines};
-  }
-  static void identify(const Options& options, detail::Fingerprint& fingerprint) {
-    fingerprint.add(options.has_blank_lines);
-  }
+  [[nodiscard]] static detail::RecordRules rules(const Options& options);
+  static void identify(const Options& options, detail::Fingerprint& fingerprint);
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& /*head*/);
   [[nodiscard]] static std::optional<std::size_t> header_size(const Plan& /*plan*/, const std::string& /*file*/,
                                                               const char* /*text*/, std::size_t /*size*/,
-                                                              bool /*is_end*/) {
-    return 0;
-  }
+                                                              bool /*is_end*/);
 };
 
 /// Reads the lines of text files, as CsvSource reads records. Example: ry::TextLinesSource{"books/*.txt"}
 using TextLinesSource = RecordSource<TextLinesFormat>;
-static_assert(IndexedSource<TextLinesSource>);
 
 /// Reads the lines of compressed files. Example: ry::TextLinesStream{ry::gzip("books/*.txt.gz")}
 using TextLinesStream = RecordStream<TextLinesFormat>;
-static_assert(DatasetSource<TextLinesStream> && !IndexedSource<TextLinesStream>);
 
 }  // namespace railyard::inline v0_1
 
@@ -22291,8 +15984,8 @@ class Tokenizer {
   explicit Tokenizer(Options options);
 
   /// The columns that it looks at or changes.
-  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
-  [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
+  [[nodiscard]] TouchedColumns touches() const;
+  [[nodiscard]] Schema schema(const Schema& before) const;
 
   [[nodiscard]] Block transform(const Block& block) const;
 
@@ -22303,7 +15996,6 @@ class Tokenizer {
 
   Options options_;
 };
-static_assert(Preprocessor<Tokenizer>);
 
 }  // namespace railyard::inline v0_1
 
@@ -22351,29 +16043,6 @@ void fit(Worker& worker, P& preprocessor, const Dataset& dataset) {
 #include <zlib.h>
 
 namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Gives what a file compressed by gzip holds; it may have several members (RFC 1952, 2.2).
-class GzipStream final : public ByteStream {
- public:
-  explicit GzipStream(const std::string& path);
-  ~GzipStream() override { ::inflateEnd(&state_); }
-
-  [[nodiscard]] std::size_t read(char* to, std::size_t size) override;
-
- private:
-  // Has compressed bytes at hand; false behind the last member.
-  bool has_more();
-
-  void step();
-
-  CompressedInput input_;
-  z_stream state_{};
-  bool is_between_members_ = true;
-  bool has_member_ = false;
-};
-
-}  // namespace detail
 
 /// Names files that are compressed by gzip, for CsvStream and its like. Example: ry::CsvStream{ry::gzip("a-*.csv.gz")}
 [[nodiscard]] CompressedFiles gzip(InputFiles files);
@@ -22386,53 +16055,6 @@ class GzipStream final : public ByteStream {
 // ---- railyard/data/detail/zip_directory.hpp
 // What is in a zip archive, and where. Data room.
 // Source: PKWARE, .ZIP File Format Specification (APPNOTE.TXT), sections 4.3 and 4.5.3.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a file in an archive.
-struct ZipEntry {
-  std::string name{};
-  unsigned method = 0;  ///< 0: stored as it is, 8: deflated
-  std::uint32_t crc = 0;
-  std::uint64_t stored_size = 0;
-  std::uint64_t size = 0;
-  std::uint64_t begin = 0;  ///< of its content in the archive, once that has been looked for
-};
-
-/// Reads the directory at the end of an archive. Throws: DataError if it is damaged.
-class ZipDirectory {
- public:
-  explicit ZipDirectory(const StoredFile& file) : file_(file) {}
-
-  [[nodiscard]] std::vector<ZipEntry> read();
-
-  /// Finds where the content of a file begins.
-  void locate(ZipEntry& entry) const;
-
- private:
-  struct Fields {
-    std::string bytes{};
-    [[nodiscard]] std::uint64_t number(std::size_t begin, std::size_t size) const noexcept;
-  };
-
-  [[nodiscard]] Fields read_fields(std::uint64_t offset, std::size_t size, std::string_view magic) const;
-
-  // The end of the archive is 22 bytes, behind which there may be a comment. Large archives have another end before it.
-  void find();
-
-  [[nodiscard]] ZipEntry read_entry(std::uint64_t at, const Fields& fields) const;
-  // Those that did not fit into 32 bits, in this order.
-  static void read_large_numbers(const Fields& extra, std::size_t at, std::size_t left, ZipEntry& entry);
-
-  const StoredFile& file_;
-  std::uint64_t num_entries_ = 0;
-  std::uint64_t size_ = 0;
-  std::uint64_t begin_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/npz_source.hpp
 // Samples out of archives of NumPy arrays, with zlib. Data room.
@@ -22453,46 +16075,16 @@ struct NpzSourceOptions {
   std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;  ///< that the deflated arrays of a file may become
 };
 
-namespace detail {
-
-/// Unpacks a file that was deflated into an archive. Throws: DataError if it is damaged.
-class MemberInflater {
- public:
-  MemberInflater(const StoredFile& archive, const ZipEntry& entry);
-  MemberInflater(const MemberInflater&) = delete;
-  MemberInflater& operator=(const MemberInflater&) = delete;
-  ~MemberInflater() { ::inflateEnd(&state_); }
-
-  [[nodiscard]] std::vector<char> read();
-
- private:
-  [[noreturn]] void fail(std::string_view what) const;
-  [[nodiscard]] static std::uint32_t checksum(const std::vector<char>& bytes);
-
-  const StoredFile& archive_;
-  const ZipEntry& entry_;
-  z_stream state_{};
-};
-
-[[nodiscard]] std::vector<StoredArray> read_npz(const std::shared_ptr<const StoredFile>& file,
-                                                       const std::vector<std::string>& columns,
-                                                       std::uint64_t max_unpacked_bytes);
-
-}  // namespace detail
-
 /// Gives slices of the arrays that numpy.savez has put into a file, along their first dimension, in which they are
 /// equal, as samples. What numpy.savez_compressed has made is unpacked to memory first, and its checksums are compared.
 /// Example: ry::NpzSource{"digits.npz", {.columns = {"x", "y"}, .label = "y"}}
 class NpzSource : public ArraySource {
  public:
-  explicit NpzSource(InputFiles files, const NpzSourceOptions& options = {})
-      : ArraySource("NPZ", {std::move(files)}, {options.label, options.on_error, options.max_unpacked_bytes},
-                    parse(options.columns)) {}
+  explicit NpzSource(InputFiles files, const NpzSourceOptions& options = {});
 
  private:
   [[nodiscard]] static Parse parse(const std::vector<std::string>& columns);
 };
-static_assert(IndexedSource<NpzSource>);
 
 }  // namespace railyard::inline v0_1
 #endif
@@ -22509,33 +16101,6 @@ static_assert(IndexedSource<NpzSource>);
 #include <zstd.h>
 
 namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Gives what a file compressed by zstd holds; it may have several frames. The window of a frame, which takes memory,
-/// is at most the 128 MiB that the library allows by itself.
-class ZstdStream final : public ByteStream {
- public:
-  explicit ZstdStream(const std::string& path) : input_(path), state_(::ZSTD_createDStream()) {
-    if (state_ == nullptr) throw Error{compose("{}: libzstd has no memory", path)};
-  }
-
-  [[nodiscard]] std::size_t read(char* to, std::size_t size) override;
-
- private:
-  struct Free {
-    void operator()(ZSTD_DStream* state) const noexcept { ::ZSTD_freeDStream(state); }
-  };
-
-  bool load();
-
-  CompressedInput input_;
-  std::unique_ptr<ZSTD_DStream, Free> state_;
-  ZSTD_inBuffer in_{nullptr, 0, 0};
-  bool is_between_frames_ = true;
-  bool is_flushing_ = false;  // there may be more to come out without anything put in
-};
-
-}  // namespace detail
 
 /// Names files that are compressed by zstd, for CsvStream and its like. Example: ry::CsvStream{ry::zstd("a-*.csv.zst")}
 [[nodiscard]] CompressedFiles zstd(InputFiles files);
@@ -22554,101 +16119,12 @@ class ZstdStream final : public ByteStream {
 
 #include <jerror.h>
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Decodes one picture. The library leaves its functions by longjmp, which must pass no object that has to be
-/// destroyed: it is called in guarded(), by code that has none.
-class JpegDecoder {
- public:
-  explicit JpegDecoder(std::span<const std::byte> bytes);
-  JpegDecoder(const JpegDecoder&) = delete;
-  JpegDecoder& operator=(const JpegDecoder&) = delete;
-  ~JpegDecoder() { ::jpeg_destroy_decompress(&state_); }
-
-  /// Throws: DataError.
-  [[nodiscard]] Image decode(std::uint64_t max_pixels);
-
- private:
-  struct Errors : jpeg_error_mgr {
-    std::jmp_buf jump;
-    std::array<char, JMSG_LENGTH_MAX> message{};
-  };
-
-  // False if the library has given up.
-  template <class Call>
-  [[nodiscard]] bool guarded(const Call& call) noexcept {
-    if (setjmp(errors_.jump) != 0) return false;
-    call();
-    return true;
-  }
-  [[noreturn]] void fail() const { throw DataError{compose("damaged JPEG: {}", errors_.message.data())}; }
-
-  [[noreturn]] static void on_error(j_common_ptr state);
-  // The library calls it a warning, and makes pixels up, where the data of pixels is damaged or missing.
-  static void on_message(j_common_ptr state, int level);
-  // A small file can ask for so much work that it takes hours.
-  static void on_progress(j_common_ptr state);
-
-  // As every program takes them, the inks are stored the other way round.
-  [[nodiscard]] static std::vector<std::uint8_t> to_rgb(const std::vector<std::uint8_t>& cmyk);
-
-  std::span<const std::byte> bytes_;
-  jpeg_decompress_struct state_{};
-  Errors errors_{};
-  jpeg_progress_mgr progress_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/png_decoder.hpp
 // Decodes PNG pictures with libpng. Data room.
 
 #include <csetjmp>
 
 #include <png.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Decodes one picture. As with JpegDecoder, what the library may leave by longjmp is in guarded().
-class PngDecoder {
- public:
-  explicit PngDecoder(std::span<const std::byte> bytes);
-  PngDecoder(const PngDecoder&) = delete;
-  PngDecoder& operator=(const PngDecoder&) = delete;
-  ~PngDecoder() { ::png_destroy_read_struct(&state_, &info_, nullptr); }
-
-  /// Throws: DataError.
-  [[nodiscard]] Image decode(std::uint64_t max_pixels);
-
- private:
-  // False if the library has given up.
-  template <class Call>
-  [[nodiscard]] bool guarded(const Call& call) noexcept {
-    if (setjmp(jump_) != 0) return false;
-    call();
-    return true;
-  }
-  [[noreturn]] void fail() const { throw DataError{compose("damaged PNG: {}", message_.data())}; }
-
-  // Makes grey, grey and alpha, RGB or RGBA of whatever it is, with a byte for each.
-  void prepare();
-
-  [[noreturn]] static void on_error(png_structp state, png_const_charp message);
-  static void on_warning(png_structp /*state*/, png_const_charp /*message*/) {}
-  static void on_read(png_structp state, png_bytep to, std::size_t size);
-
-  std::span<const std::byte> bytes_;
-  png_structp state_ = nullptr;
-  png_infop info_ = nullptr;
-  std::jmp_buf jump_;
-  std::array<char, 200> message_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/decode_image.hpp
 // Pictures out of the bytes of PNG and JPEG files, with libpng and libjpeg. Data room.
@@ -22695,19 +16171,6 @@ struct ImageFiles {
   std::vector<ImageFile> files{};
 };
 
-[[nodiscard]] bool has_image_suffix(const std::filesystem::path& path);
-
-/// Returns the names of the folders in a folder.
-[[nodiscard]] std::set<std::string> list_folders(const std::string& folder);
-
-/// Returns the pictures in the folder of a class, and in those below it.
-[[nodiscard]] std::vector<std::string> list_class(const std::string& folder, const std::string& name);
-
-/// Looks at the folders; of a path that is a picture, the class is the name of the folder that it lies in. Links to
-/// files are followed, links to folders are not: they could lead in circles.
-/// Throws: DataError if one cannot be read, or there is a class without pictures.
-[[nodiscard]] ImageFiles list_image_files(const std::vector<std::string>& paths);
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -22746,30 +16209,25 @@ class ImageFolder {
   /// Throws: ConfigError if one of height and width is given without the other.
   explicit ImageFolder(InputFiles folders, const ImageFolderOptions& options = {});
 
-  [[nodiscard]] Schema schema() const { return *shared_->schema; }
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->files().size(); }
-  [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folders.describe()); }
+  [[nodiscard]] Schema schema() const;
+  [[nodiscard]] std::optional<std::uint64_t> count() const;
+  [[nodiscard]] std::string describe() const;
   /// The paths of the pictures, damaged ones included. Looks at no picture.
   [[nodiscard]] std::vector<std::string> files() const;
-  [[nodiscard]] std::string label() const { return "label"; }
+  [[nodiscard]] std::string label() const;
   /// The names of the folders: label i is classes()[i].
   [[nodiscard]] std::vector<std::string> classes() const;
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const;
   /// How many damaged pictures were left out.
-  [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
+  [[nodiscard]] std::uint64_t skipped() const;
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
-    return std::make_unique<Reader>(shared_, from);
-  }
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const;
 
  private:
   struct Shared {
-    Shared(InputFiles folders_, const ImageFolderOptions& options_)
-        : folders(std::move(folders_)),
-          options(options_),
-          schema(std::make_shared<const Schema>(fields_of(options_))) {}
+    Shared(InputFiles folders_, const ImageFolderOptions& options_);
 
     [[nodiscard]] static std::vector<Field> fields_of(const ImageFolderOptions& options);
 
@@ -22790,8 +16248,7 @@ class ImageFolder {
 
   class Reader final : public BlockReader {
    public:
-    Reader(std::shared_ptr<Shared> shared, std::uint64_t from)
-        : shared_(std::move(shared)), at_(std::min<std::uint64_t>(from, shared_->files().size())) {}
+    Reader(std::shared_ptr<Shared> shared, std::uint64_t from);
     [[nodiscard]] Block next(std::size_t most_rows) override;
 
    private:
@@ -22801,7 +16258,6 @@ class ImageFolder {
 
   std::shared_ptr<Shared> shared_;
 };
-static_assert(IndexedSource<ImageFolder>);
 
 }  // namespace railyard::inline v0_1
 #endif
@@ -22824,12 +16280,12 @@ class AgentRequest {
                std::shared_ptr<GroupMemory> snapshots, int first_rank);
   AgentRequest(const AgentRequest&) = delete;
   AgentRequest& operator=(const AgentRequest&) = delete;
-  ~AgentRequest() { give_up(std::chrono::nanoseconds{0}); }
+  ~AgentRequest();
 
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   [[nodiscard]] bool is_over() const;
   /// How often the handler has read from a snapshot.
-  [[nodiscard]] std::uint64_t num_reads() const noexcept { return work_->num_reads.load(); }
+  [[nodiscard]] std::uint64_t num_reads() const noexcept;
   /// Once it is over. Throws: Error with what the handler has thrown.
   [[nodiscard]] std::vector<std::byte> take_answer();
 
@@ -22901,9 +16357,6 @@ enum class Order : std::uint8_t {
   note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
 };
 
-/// How often a leader gives a sign of life to who may take it for lost after so long a silence.
-[[nodiscard]] std::chrono::nanoseconds sign_interval(std::chrono::nanoseconds silence_limit) noexcept;
-
 /// Names what a follower sends.
 enum class News : std::uint8_t {
   started = 64,       ///< the workers exist: of which generation
@@ -22931,9 +16384,6 @@ struct GroupLayout {
 
   friend bool operator==(const GroupLayout&, const GroupLayout&) noexcept = default;
 };
-
-/// Puts the layout before the briefing: a worker learns of both in one piece.
-[[nodiscard]] std::string brief(const GroupLayout& layout, std::string_view briefing);
 
 struct StartOrder {
   GroupLayout layout{};
@@ -22972,32 +16422,16 @@ struct PageValues {
   void show_on(WorkerPage& page) const noexcept;
 };
 
-[[nodiscard]] std::vector<std::byte> encode_event(const GroupEvent& event);
-
-/// first_rank: of the process from which the event comes. Throws: DataError if it is none, or not of its workers.
-[[nodiscard]] GroupEvent decode_event(std::span<const std::byte> bytes, const GroupLayout& layout);
-
-/// Whether what encode_event() has written is a SignalEvent, which is of the process and not of its workers.
-[[nodiscard]] inline bool is_signal(std::span<const std::byte> bytes) {
-  return !bytes.empty() && bytes.front() == std::byte{4};
-}
-
-static_assert(std::is_same_v<std::variant_alternative_t<4, GroupEvent>, SignalEvent>);
-static_assert(std::is_same_v<std::variant_alternative_t<5, GroupEvent>, BrokenEvent>);
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/hmac.hpp
-// Proofs of knowing a secret: HMAC-SHA256 of OpenSSL's libcrypto, random bytes, comparison in constant time. Workers
-// room.
+// Proofs of knowing a secret: HMAC-SHA256 of OpenSSL's libcrypto, comparison in constant time. Workers room.
 
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
-
-#include <sys/random.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -23005,20 +16439,12 @@ namespace detail {
 using ConstBytes = std::span<const std::byte>;
 using Digest = std::array<std::byte, 32>;
 
-[[nodiscard]] inline ConstBytes text_bytes(std::string_view text) noexcept { return std::as_bytes(std::span{text}); }
-
-/// Fills the bytes with what nobody can guess.
-void fill_random(std::span<std::byte> bytes);
-
-/// Compares in a time that tells nothing of where they differ.
-[[nodiscard]] bool are_equal(ConstBytes one, ConstBytes other) noexcept;
-
 /// Holds a key, in a form that does not show it, and authenticates bytes with it. Only the constructor takes locks of
 /// libcrypto: copies may be made, and used, in a process that was forked while other threads worked with libcrypto.
 class Hmac {
  public:
   explicit Hmac(ConstBytes key);
-  Hmac(const Hmac& other) : context_(EVP_MAC_CTX_dup(other.context_.get())) { check(context_ != nullptr); }
+  Hmac(const Hmac& other);
   Hmac(Hmac&&) noexcept = default;
   Hmac& operator=(const Hmac&) = delete;
   Hmac& operator=(Hmac&&) noexcept = default;
@@ -23035,7 +16461,7 @@ class Hmac {
 
  private:
   struct Free {
-    void operator()(EVP_MAC_CTX* context) const noexcept { EVP_MAC_CTX_free(context); }
+    void operator()(EVP_MAC_CTX* context) const noexcept;
   };
 
   static void check(bool went_well);
@@ -23043,7 +16469,7 @@ class Hmac {
   void update(ConstBytes piece);
   [[nodiscard]] Digest finish();
 
-  std::unique_ptr<EVP_MAC_CTX, Free> context_{};
+  std::unique_ptr<EVP_MAC_CTX, Free> context_;
 };
 
 }  // namespace detail
@@ -23064,9 +16490,7 @@ struct Frame {
   std::uint8_t type = 0;
   std::vector<std::byte> payload{};
 
-  [[nodiscard]] std::string_view text() const noexcept {
-    return {reinterpret_cast<const char*>(payload.data()), payload.size()};
-  }
+  [[nodiscard]] std::string_view text() const noexcept;
 };
 
 /// Stands before the payload: its size as four bytes, its type as one. After it come the first bytes of the HMAC.
@@ -23076,7 +16500,7 @@ inline constexpr std::size_t frame_code_bytes = 16;
 /// Computes the code of each frame. It covers the frame's number as well: none can be left out, repeated or moved.
 class FrameCoder {
  public:
-  explicit FrameCoder(Hmac key) noexcept : key_(std::move(key)) {}
+  explicit FrameCoder(Hmac key) noexcept;
 
   [[nodiscard]] std::array<std::byte, frame_code_bytes> next(ConstBytes head, std::span<const ConstBytes> payload);
 
@@ -23088,27 +16512,27 @@ class FrameCoder {
 /// Holds what is still to be sent.
 class FrameWriter {
  public:
-  FrameWriter(Hmac key, std::size_t max_bytes) noexcept : coder_(std::move(key)), max_bytes_(max_bytes) {}
+  FrameWriter(Hmac key, std::size_t max_bytes) noexcept;
 
   /// Throws: ConfigError if the payload is larger than the other end takes.
   void put(std::uint8_t type, std::initializer_list<ConstBytes> pieces);
 
-  [[nodiscard]] ConstBytes unsent() const noexcept { return ConstBytes{bytes_}.subspan(sent_); }
+  [[nodiscard]] ConstBytes unsent() const noexcept;
   void mark_sent(std::size_t num_bytes);
 
  private:
-  void append(ConstBytes piece) { bytes_.insert(bytes_.end(), piece.begin(), piece.end()); }
+  void append(ConstBytes piece);
 
   FrameCoder coder_;
   std::size_t max_bytes_;
-  std::vector<std::byte> bytes_{};
+  std::vector<std::byte> bytes_;
   std::size_t sent_ = 0;
 };
 
 /// Puts frames together from whatever pieces they come in.
 class FrameReader {
  public:
-  FrameReader(Hmac key, std::size_t max_bytes) noexcept : coder_(std::move(key)), max_bytes_(max_bytes) {}
+  FrameReader(Hmac key, std::size_t max_bytes) noexcept;
 
   /// Where the next bytes go: never beyond the end of a frame. It grows with what has come: a size that is a lie costs
   /// no memory.
@@ -23127,7 +16551,7 @@ class FrameReader {
   FrameCoder coder_;
   std::size_t max_bytes_;
   std::array<std::byte, frame_head_bytes> head_{};
-  std::vector<std::byte> body_{};
+  std::vector<std::byte> body_;
   std::size_t body_bytes_ = 0;
   std::size_t filled_ = 0;
 };
@@ -23153,14 +16577,6 @@ struct Hello {
   std::string payload{};         ///< whatever else; of no meaning here
 };
 
-inline constexpr std::size_t max_hello_bytes = std::size_t{64} << 10U;
-
-/// Throws: ConfigError if it is larger than a listener takes.
-[[nodiscard]] std::vector<std::byte> encode_hello(const Hello& hello);
-
-/// Throws: DataError if it is none.
-[[nodiscard]] Hello decode_hello(ConstBytes bytes);
-
 /// Is what each side sends first: who does not speak this protocol is found out by the first eight bytes, of which the
 /// last is its version.
 struct Opening {
@@ -23173,16 +16589,15 @@ struct Opening {
   std::array<std::byte, 32> nonce{};
 
   [[nodiscard]] static Opening make(const Magic& magic = at_length);
-  [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
+  [[nodiscard]] ConstBytes bytes() const noexcept;
 
-  [[nodiscard]] bool has_ticket() const noexcept { return magic == by_ticket || magic == by_ticket_by_tls; }
+  [[nodiscard]] bool has_ticket() const noexcept;
   /// Is all that comes after the openings encrypted?
-  [[nodiscard]] bool is_by_tls() const noexcept { return magic == at_length_by_tls || magic == by_ticket_by_tls; }
+  [[nodiscard]] bool is_by_tls() const noexcept;
 
   /// Returns what is wrong with the magic; empty if nothing is.
   [[nodiscard]] std::string complaint() const;
 };
-static_assert(sizeof(Opening) == 40);
 
 /// Is what a listener gives to those who have proven themselves, for them and the processes they start: its opening of
 /// all connections that are made by ticket, so that nobody has to wait for one. Not secret.
@@ -23192,20 +16607,17 @@ using Ticket = Opening;
 /// or for another connection; the labels keep what one side sends from being sent back as the other's.
 class Transcript {
  public:
-  Transcript(const Opening& client, const Opening& server, ConstBytes hello) noexcept
-      : client_(client.bytes()), server_(server.bytes()), hello_(hello) {}
+  Transcript(const Opening& client, const Opening& server, ConstBytes hello) noexcept;
 
-  [[nodiscard]] Digest client_proof(const Hmac& secret) const { return sign(secret, "railyard: the client's proof"); }
+  [[nodiscard]] Digest client_proof(const Hmac& secret) const;
   /// The key of the TLS, under which the hello goes: it is of the openings alone.
   [[nodiscard]] Digest tls_key(const Hmac& secret) const;
   /// What the client's frames are authenticated with, and the server's, of which the first is the server's proof.
-  [[nodiscard]] Hmac client_key(const Hmac& secret) const { return key(secret, "railyard: the client's frames"); }
-  [[nodiscard]] Hmac server_key(const Hmac& secret) const { return key(secret, "railyard: the server's frames"); }
+  [[nodiscard]] Hmac client_key(const Hmac& secret) const;
+  [[nodiscard]] Hmac server_key(const Hmac& secret) const;
 
  private:
-  [[nodiscard]] Digest sign(const Hmac& secret, std::string_view label) const {
-    return Hmac{secret}.of({text_bytes(label), client_, server_, hello_});
-  }
+  [[nodiscard]] Digest sign(const Hmac& secret, std::string_view label) const;
   [[nodiscard]] Hmac key(const Hmac& secret, std::string_view label) const;
 
   ConstBytes client_;
@@ -23228,12 +16640,11 @@ class ServerHandshake {
   enum class State : std::uint8_t { waiting, proven, refused };
 
   /// Both outlive it.
-  ServerHandshake(const Hmac& secret, const Ticket& ticket)
-      : secret_(&secret), ticket_(&ticket), input_(sizeof client_.magic) {}
+  ServerHandshake(const Hmac& secret, const Ticket& ticket);
 
-  [[nodiscard]] State state() const noexcept { return state_; }
+  [[nodiscard]] State state() const noexcept;
   /// Where the next bytes go.
-  [[nodiscard]] std::span<std::byte> room() noexcept { return std::span{input_}.subspan(filled_); }
+  [[nodiscard]] std::span<std::byte> room() noexcept;
   /// Takes what has been put into room(), and returns what the client is to be sent.
   [[nodiscard]] ConstBytes take(std::size_t num_bytes);
 
@@ -23241,7 +16652,7 @@ class ServerHandshake {
   [[nodiscard]] std::optional<Digest> take_tls_key();
 
   /// Has anything come at all?
-  [[nodiscard]] bool is_untouched() const noexcept { return step_ == Step::magic && filled_ == 0; }
+  [[nodiscard]] bool is_untouched() const noexcept;
   /// Why it was refused.
   [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }
   /// The client's: no other connection has the same nonce, unless somebody repeats what he has heard.
@@ -23265,10 +16676,8 @@ class ServerHandshake {
 
   ConstBytes take_hello();
 
-  [[nodiscard]] ConstBytes hello_bytes() const noexcept {
-    return ConstBytes{input_}.first(input_.size() - sizeof(Digest));
-  }
-  [[nodiscard]] Transcript transcript() const noexcept { return {client_, server_, hello_bytes()}; }
+  [[nodiscard]] ConstBytes hello_bytes() const noexcept;
+  [[nodiscard]] Transcript transcript() const noexcept;
 
   const Hmac* secret_;
   const Ticket* ticket_;
@@ -23280,7 +16689,7 @@ class ServerHandshake {
   Opening client_{};
   Opening server_{};
   Hello hello_{};
-  std::string refusal_{};
+  std::string refusal_;
 };
 
 }  // namespace detail
@@ -23296,26 +16705,6 @@ class ServerHandshake {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Of a process, as subject, that is set otherwise than another one.
-[[nodiscard]] std::string tls_misfit_text(std::string_view subject, bool is_by_tls, std::string_view other);
-
-/// Keeps a process from being forked while one of its threads is inside libssl: locks that are held at that moment
-/// would stay held in the child for ever. Many threads may be inside at once.
-class TlsGate {
- public:
-  static constexpr std::size_t num_doors = 16;
-
-  /// Returns the mutex to hold while inside. Sessions share them in turn.
-  [[nodiscard]] static std::mutex& next_door();
-
- private:
-  TlsGate();
-  static TlsGate& instance();
-
-  std::array<std::mutex, num_doors> doors_{};
-  std::atomic<std::size_t> next_{0};
-};
 
 enum class TlsRole : std::uint8_t { client, server };
 
@@ -23341,7 +16730,7 @@ class TlsSession {
   /// Goes on with the handshake as far as it gets at once. Nothing is sent or received before it is ready.
   State shake_hands() noexcept;
   /// What to wait for before the next shake_hands(), as poll() has it.
-  [[nodiscard]] short events() const noexcept { return events_; }
+  [[nodiscard]] short events() const noexcept;
 
   /// As ::send() and ::recv() that do not wait: -1 and errno if nothing goes. Who was told so by send() offers the same
   /// bytes again, and may offer more. EBADMSG: what has come was not made by the other end; see trouble().
@@ -23349,10 +16738,10 @@ class TlsSession {
   [[nodiscard]] ssize_t receive(std::span<std::byte> bytes) noexcept;
   /// Is something here that was read from the socket, so that poll() does not show it? Not once receive() has returned
   /// that nothing is there.
-  [[nodiscard]] bool has_received() const noexcept { return SSL_pending(ssl_.get()) > 0; }
+  [[nodiscard]] bool has_received() const noexcept;
 
   /// Has the other end gone, without a word of why?
-  [[nodiscard]] bool has_ended() const noexcept { return has_ended_ || error_ != 0; }
+  [[nodiscard]] bool has_ended() const noexcept;
   /// Why it has failed.
   [[nodiscard]] std::string_view trouble() const noexcept { return trouble_; }
 
@@ -23424,7 +16813,7 @@ class TlsSession {
   bool has_ended_ = false;
   int error_ = 0;  // of the socket, as errno has it
   std::string_view trouble_{};
-  std::unique_ptr<SSL, Free<SSL_free>> ssl_{};  // uses what stands above
+  std::unique_ptr<SSL, Free<SSL_free>> ssl_;  // uses what stands above
 };
 
 }  // namespace detail
@@ -23441,54 +16830,35 @@ class TlsSession {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Says that a connection cannot be had, or is lost.
-class ConnectionError : public Error {
- public:
-  enum class Cause : std::uint8_t {
-    failed,   ///< it was never made, the network or the other host is gone, or what came was damaged
-    closed,   ///< the other end has closed it
-    refused,  ///< the other end does not want it, and has said why
-  };
-  ConnectionError(Cause cause, const std::string& message) : Error(message), cause_(cause) {}
-  [[nodiscard]] Cause cause() const noexcept { return cause_; }
-
- private:
-  Cause cause_;
-};
-
 /// Owns a connected or listening socket, and the TLS of what goes through it, if there is any. In the end it is shut
 /// down before it is closed, so that the other end hears of it even if a forked process still holds it.
 class Socket {
  public:
   Socket() = default;
-  explicit Socket(Descriptor descriptor) noexcept : descriptor_(std::move(descriptor)) {}
+  explicit Socket(Descriptor descriptor) noexcept;
   Socket(Socket&&) noexcept = default;
   Socket& operator=(Socket&& other) noexcept;
-  ~Socket() { close(); }
+  ~Socket();
 
-  [[nodiscard]] int fd() const noexcept { return descriptor_.get(); }
-  [[nodiscard]] bool is_open() const noexcept { return descriptor_.is_open(); }
+  [[nodiscard]] int fd() const noexcept;
+  [[nodiscard]] bool is_open() const noexcept;
 
   /// Send and take what goes at once, as ::send() and ::recv() do: -1 and errno if nothing does.
   [[nodiscard]] ssize_t send(std::span<const std::byte> bytes) const noexcept;
   [[nodiscard]] ssize_t receive(std::span<std::byte> bytes) const noexcept;
 
   /// From now on all goes by TLS. Nothing does before shake_hands() has returned that it is ready.
-  void encrypt(TlsRole role, const Digest& key, std::uint64_t bytes_per_key = TlsSession::default_bytes_per_key) {
-    tls_ = std::make_unique<TlsSession>(fd(), role, key, bytes_per_key);
-  }
+  void encrypt(TlsRole role, const Digest& key, std::uint64_t bytes_per_key = TlsSession::default_bytes_per_key);
   [[nodiscard]] bool is_encrypted() const noexcept { return tls_ != nullptr; }
-  [[nodiscard]] TlsSession::State shake_hands() const noexcept {
-    return tls_ ? tls_->shake_hands() : TlsSession::State::ready;
-  }
+  [[nodiscard]] TlsSession::State shake_hands() const noexcept;
   /// What to wait for before the next shake_hands(), as poll() has it.
-  [[nodiscard]] short shaking_events() const noexcept { return tls_ ? tls_->events() : short{0}; }
+  [[nodiscard]] short shaking_events() const noexcept;
   /// Why the handshake has failed.
-  [[nodiscard]] std::string shaking_trouble() const { return tls_ ? std::string{tls_->trouble()} : std::string{}; }
+  [[nodiscard]] std::string shaking_trouble() const;
   /// Has the other end gone, without a word of why?
-  [[nodiscard]] bool has_ended() const noexcept { return tls_ && tls_->has_ended(); }
+  [[nodiscard]] bool has_ended() const noexcept;
   /// Is there something to receive that poll() does not show?
-  [[nodiscard]] bool has_received() const noexcept { return tls_ && tls_->has_received(); }
+  [[nodiscard]] bool has_received() const noexcept;
   /// Explains what send() or receive() has left in errno.
   [[nodiscard]] std::string explain(int error) const;
 
@@ -23498,109 +16868,8 @@ class Socket {
 
  private:
   Descriptor descriptor_{};
-  std::unique_ptr<TlsSession> tls_{};
+  std::unique_ptr<TlsSession> tls_;
 };
-
-/// Waits until the descriptor can be read from or written to (POLLIN, POLLOUT), or would say what is wrong with it.
-/// Returns false at the deadline.
-[[nodiscard]] bool wait_for(int fd, short events, const Deadline& deadline) noexcept;
-
-/// "10.0.0.7:5000", "[fe80::1%eth0]:5000".
-[[nodiscard]] std::string address_text(const std::string& host, int port);
-
-/// Is the address of one end, as sockets have it.
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof(sockaddr_storage);
-
-  [[nodiscard]] sockaddr* get() noexcept { return reinterpret_cast<sockaddr*>(&storage); }
-  [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
-
-  /// Whom the socket is connected to; family AF_UNSPEC if to nobody any more.
-  [[nodiscard]] static SocketAddress of_peer(int fd) noexcept;
-  [[nodiscard]] static SocketAddress of_self(int fd) noexcept;
-
-  /// Numeric: "10.0.0.7", "fe80::1%eth0". Empty for what is no address of the internet.
-  [[nodiscard]] std::string host() const;
-  [[nodiscard]] int port() const noexcept;
-  /// Host and port, as address_text() has them.
-  [[nodiscard]] std::string text() const;
-  friend bool operator==(const SocketAddress& one, const SocketAddress& other) noexcept {
-    return one.size == other.size && std::memcmp(&one.storage, &other.storage, one.size) == 0;
-  }
-
- private:
-  [[nodiscard]] bool is_internet() const noexcept {
-    return storage.ss_family == AF_INET || storage.ss_family == AF_INET6;
-  }
-};
-
-using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
-
-/// Returns the addresses of a host; empty, with status set as getaddrinfo has it, if there are none. An empty host
-/// means any address of this one, for a socket that listens.
-[[nodiscard]] AddressList resolve(const std::string& host, int port, int& status);
-
-template <class T>
-bool set_option(int fd, int level, int option, T value) noexcept {
-  return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
-}
-
-/// Sends small messages at once, and notices within the given time that the other host is lost: it sends no goodbye.
-/// Does nothing to a socket that is not TCP's.
-void tune_connection(int fd, std::chrono::milliseconds lost_after) noexcept;
-
-/// Whether an error of a socket, as errno has it, says that the other end has closed the connection.
-[[nodiscard]] inline bool is_closed_by_peer(int error) noexcept { return error == ECONNRESET || error == EPIPE; }
-
-// Tries the host's addresses one after the other. ready: returns 0 once the bound socket is as it is to be.
-template <class Ready>
-[[nodiscard]] Socket bind_at(const std::string& host, int port, const Ready& ready) {
-  int status = 0;
-  const AddressList addresses = resolve(host, port, status);
-  if (addresses == nullptr) {
-    throw ConfigError{compose(R"(listening at "{}" port {}: this is no name or address that is known here ({}))", host,
-                              port, ::gai_strerror(status))};
-  }
-  int error = 0;
-  // Of "any", the socket of IPv6 takes both kinds, unless the system has none.
-  for (const int family : {AF_INET6, AF_INET}) {
-    for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
-      if (entry->ai_family != family) continue;
-      const int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-      if (fd < 0) {
-        error = errno;
-        continue;
-      }
-      Socket socket{adopt(fd, "a socket to listen on")};
-      set_option(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
-      if (family == AF_INET6) set_option(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, host.empty() ? 0 : 1);
-      if (::bind(socket.fd(), entry->ai_addr, entry->ai_addrlen) == 0 && ready(socket.fd()) == 0) return socket;
-      error = errno;
-    }
-  }
-  throw_system(compose(R"(listening at "{}" port {}: take another port, or 0 to let the kernel choose)", host, port),
-               error);
-}
-
-/// Listens at an address of this host; an empty host means any. Port 0 lets the kernel choose.
-/// Throws: ConfigError if the host is not known here; Error if it cannot be listened on.
-[[nodiscard]] Socket listen_at(const std::string& host, int port);
-
-/// Takes a port of this host and does not listen on it: who calls listen_at() for it later finds it free, and the
-/// kernel gives it to nobody else. Throws: Error if there is none.
-[[nodiscard]] Socket reserve_port();
-
-// Returns 0 or what went wrong with a connect() that did not wait, as errno has it.
-[[nodiscard]] int connect_outcome(const Socket& socket) noexcept;
-
-// Returns 0 or what went wrong, as errno has it.
-[[nodiscard]] int finish_connect(const Socket& socket, const sockaddr* address, socklen_t size,
-                                        const Deadline& deadline);
-
-/// Tries each address of the host once. Returns a socket that is not open if none answers, and says why in `cause`.
-[[nodiscard]] Socket try_connect(const std::string& host, int port, const Deadline& deadline,
-                                        std::string& cause);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -23624,14 +16893,7 @@ struct ConnectionLimits {
 class SecureConnection {
  public:
   /// Takes over a socket whose two ends have proven themselves. peer: what errors call the other end.
-  SecureConnection(Socket socket, SessionKeys keys, std::string peer, const ConnectionLimits& limits)
-      : socket_(std::move(socket)),
-        writer_(std::move(keys.outgoing), limits.max_frame_bytes),
-        reader_(std::move(keys.incoming), limits.max_frame_bytes),
-        peer_(std::move(peer)),
-        lost_after_(limits.lost_after) {
-    tune_connection(socket_.fd(), limits.lost_after);
-  }
+  SecureConnection(Socket socket, SessionKeys keys, std::string peer, const ConnectionLimits& limits);
 
   /// Connects to a listener; tries again until somebody listens there. Cost: two round trips after TCP's own; none with
   /// a ticket: then the first frame to come is the listener's answer, a welcome or a refusal. TLS costs one more.
@@ -23643,16 +16905,16 @@ class SecureConnection {
                                                 const std::optional<Ticket>& ticket = std::nullopt);
 
   /// Shows what has come, but for what has_received() tells of.
-  [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
+  [[nodiscard]] int fd() const noexcept;
   /// Is there something to receive that poll() does not show? Not once try_receive() has returned nothing.
-  [[nodiscard]] bool has_received() const noexcept { return socket_.has_received(); }
+  [[nodiscard]] bool has_received() const noexcept;
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
   /// What the listener has given to this process, for further connections; only where connect() has waited for it.
   [[nodiscard]] const std::optional<Ticket>& ticket() const noexcept { return ticket_; }
 
   /// Queues a message, whose payload is the pieces one after the other, without waiting; flush() sends it.
-  void post(std::uint8_t type, std::initializer_list<ConstBytes> pieces) { writer_.put(type, pieces); }
-  [[nodiscard]] std::size_t unsent_bytes() const noexcept { return writer_.unsent().size(); }
+  void post(std::uint8_t type, std::initializer_list<ConstBytes> pieces);
+  [[nodiscard]] std::size_t unsent_bytes() const noexcept;
 
   /// Sends what the network takes at once. Returns true if nothing is left.
   bool flush();
@@ -23670,9 +16932,9 @@ class SecureConnection {
   [[nodiscard]] std::optional<Frame> receive(const Deadline& deadline);
 
   /// Ends it: the other end sees that it was closed, after all that was sent.
-  void close() noexcept { socket_.close(); }
+  void close() noexcept;
   /// In a process that has just been forked: lets go of it; the other process's connection stays.
-  void forget_in_child() noexcept { socket_.forget_in_child(); }
+  void forget_in_child() noexcept;
 
  private:
   friend class Connector;
@@ -23686,7 +16948,7 @@ class SecureConnection {
   FrameReader reader_;
   std::string peer_;
   std::chrono::milliseconds lost_after_;
-  std::optional<Ticket> ticket_{};
+  std::optional<Ticket> ticket_;
 };
 
 /// Is the connecting side of a handshake: tries until it has gone through all of it, or was turned away.
@@ -23701,7 +16963,7 @@ class Connector {
   // Many processes that have failed at once must not all come back at once.
   static void wait_at_random(std::chrono::nanoseconds pause);
 
-  [[nodiscard]] std::string peer() const { return compose("the leader at {} port {}", host_, port_); }
+  [[nodiscard]] std::string peer() const;
 
   // Goes as far as the hello. Until then the server does not know whether this one is honest: if it hangs up, it had no
   // room.
@@ -23736,12 +16998,6 @@ class Connector {
   Opening server_{};
 };
 
-inline SecureConnection SecureConnection::connect(const std::string& host, int port, const Hmac& secret,
-                                                  const Hello& hello, const Deadline& deadline,
-                                                  const ConnectionLimits& limits, const std::optional<Ticket>& ticket) {
-  return Connector{host, port, secret, hello, deadline, limits, ticket}.connect();
-}
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -23759,18 +17015,13 @@ class Agent {
   /// long the end waits for a request that is being answered, which is left behind then: storage may hold it up for
   /// ever.
   Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit,
-        RequestHandler on_request = {}, std::chrono::nanoseconds end_patience = std::chrono::seconds{5})
-      : leader_(&leader),
-        body_(&body),
-        silence_limit_(silence_limit),
-        on_request_(std::move(on_request)),
-        end_patience_(end_patience) {}
+        RequestHandler on_request = {}, std::chrono::nanoseconds end_patience = std::chrono::seconds{5});
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
-  ~Agent() { end(); }
+  ~Agent();
 
   /// The leader counts as lost as well where it says nothing at all for so long.
-  void expect_word_within(std::chrono::nanoseconds time) { first_word_ = Deadline::after(time); }
+  void expect_word_within(std::chrono::nanoseconds time);
 
   /// What the leader has last asked to remember; empty if it has not.
   [[nodiscard]] const std::string& noted() const noexcept { return noted_; }
@@ -23788,16 +17039,12 @@ class Agent {
   static constexpr std::chrono::milliseconds page_interval{200};
   static constexpr std::size_t max_unsent_bytes = std::size_t{64} << 20U;
 
-  void say(News news, std::initializer_list<ConstBytes> pieces = {}) {
-    leader_->post(static_cast<std::uint8_t>(news), pieces);
-  }
+  void say(News news, std::initializer_list<ConstBytes> pieces = {});
 
   // Waits for events, an order, or the time for the next pages; passes on what events there are.
   void pass_on_events();
 
-  void show_pages() {
-    if (Clock::now() >= next_pages_) show_pages_now();
-  }
+  void show_pages();
   void show_pages_now();
 
   void tell_progress();
@@ -23838,7 +17085,7 @@ class Agent {
   std::chrono::nanoseconds silence_limit_;
   RequestHandler on_request_;
   std::chrono::nanoseconds end_patience_;
-  std::unique_ptr<ProcessGroup> local_{};
+  std::unique_ptr<ProcessGroup> local_;
   int num_workers_ = 0;
   int first_rank_ = 0;    // of theirs, among all
   int most_workers_ = 0;  // that the group can make
@@ -23846,10 +17093,10 @@ class Agent {
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
   Deadline first_word_ = Deadline::never();      // until then it is waited for
-  std::optional<Clock::time_point> heard_at_{};  // once the leader has said anything: it gives signs of life then
-  std::string noted_{};
-  std::string parts_{};
-  std::unique_ptr<AgentRequest> request_{};  // until its answer is given
+  std::optional<Clock::time_point> heard_at_;  // once the leader has said anything: it gives signs of life then
+  std::string noted_;
+  std::string parts_;
+  std::unique_ptr<AgentRequest> request_;  // until its answer is given
   std::uint64_t num_told_reads_ = 0;         // of its handler
   bool is_memory_read_ = false;              // the group's, by a request that was left behind
 };
@@ -23866,9 +17113,9 @@ namespace detail {
 /// Can be read from since it was rung, until it is cleared.
 class Event {
  public:
-  Event() : descriptor_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "a descriptor for wake-ups")) {}
+  Event();
 
-  [[nodiscard]] int fd() const noexcept { return descriptor_.get(); }
+  [[nodiscard]] int fd() const noexcept;
   void ring() const noexcept;
   void clear() const noexcept;
 
@@ -23909,16 +17156,14 @@ class AgentLines {
              std::chrono::nanoseconds answer_limit = {});
   /// All have come.
   AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
-             std::size_t chunk_bytes = usual_chunk_bytes, std::chrono::nanoseconds answer_limit = {})
-      : AgentLines({std::make_move_iterator(connections.begin()), std::make_move_iterator(connections.end())},
-                   silence_limit, {}, chunk_bytes, answer_limit) {}
+             std::size_t chunk_bytes = usual_chunk_bytes, std::chrono::nanoseconds answer_limit = {});
   AgentLines(const AgentLines&) = delete;
   AgentLines& operator=(const AgentLines&) = delete;
   /// Sends what is queued, for some seconds at most, and hangs up.
   ~AgentLines();
 
   /// Can be read from while take() has something to return.
-  [[nodiscard]] int event_fd() const noexcept { return news_.fd(); }
+  [[nodiscard]] int event_fd() const noexcept;
   [[nodiscard]] std::string peer(int process) const;
 
   /// A process that is lost has come back, by this connection.
@@ -23953,15 +17198,15 @@ class AgentLines {
   [[nodiscard]] std::string loss(int process) const;
   /// How often it has been lost.
   [[nodiscard]] int num_losses(int process) const;
-  [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(lines_.size()) + 1; }
+  [[nodiscard]] int num_processes() const noexcept;
 
  private:
   using Clock = Deadline::Clock;
   static constexpr std::chrono::hours longest_silence{24};  // so that four times as much is a time
 
   struct Line {
-    explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection->peer()) {}
-    explicit Line(std::string why) : peer(why), loss(std::move(why)), num_losses(1) {}
+    explicit Line(SecureConnection one);
+    explicit Line(std::string why);
     std::optional<SecureConnection> connection{};  // of the thread alone; nothing before the process has come
     std::optional<SecureConnection> next{};        // that takes its place
     std::string peer;
@@ -23980,11 +17225,11 @@ class AgentLines {
     std::vector<std::byte> bytes{};  // of those that have: they come in the order in which they were asked for
     std::optional<std::string> complaint{};
 
-    [[nodiscard]] bool is_over() const noexcept { return num_pieces == 0 || complaint; }
+    [[nodiscard]] bool is_over() const noexcept;
   };
 
-  [[nodiscard]] Line& line(int process) { return lines_[static_cast<std::size_t>(process - 1)]; }
-  [[nodiscard]] const Line& line(int process) const { return lines_[static_cast<std::size_t>(process - 1)]; }
+  [[nodiscard]] Line& line(int process);
+  [[nodiscard]] const Line& line(int process) const;
 
   // Returns the number by which the answer will be known.
   [[nodiscard]] std::uint64_t expect(int process, std::uint64_t num_pieces);
@@ -24011,9 +17256,9 @@ class AgentLines {
   Event news_{};
   mutable std::mutex mutex_;
   std::condition_variable answered_;
-  std::vector<Line> lines_{};
-  std::deque<Item> items_{};
-  std::map<std::uint64_t, Answer> answers_{};  // that are expected, by number
+  std::vector<Line> lines_;
+  std::deque<Item> items_;
+  std::map<std::uint64_t, Answer> answers_;  // that are expected, by number
   std::uint64_t num_questions_ = 0;
   bool is_ending_ = false;
   std::thread thread_;
@@ -24024,46 +17269,6 @@ class AgentLines {
 
 // ---- railyard/workers/detail/node_list.hpp
 // What Slurm writes short: the names of nodes, and how many tasks each of them has. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-inline constexpr std::size_t most_nodes = 65'536;  // Slurm's own limit of one list
-
-/// Reads a whole text as a number from 0; nothing if it is none, has a sign, or is too large.
-[[nodiscard]] std::optional<int> parse_count(std::string_view text) noexcept;
-
-/// Divides a list at the commas that are not in brackets.
-[[nodiscard]] std::vector<std::string_view> split_items(std::string_view list);
-
-/// Expands lists of nodes as `scontrol show hostnames` does: "a[01-03,7],b-[1-2]-ib[5-6]".
-class NodeList {
- public:
-  /// Throws: ConfigError for what is no list of nodes, or has more nodes than a list of Slurm can have.
-  [[nodiscard]] static std::vector<std::string> expand(std::string_view text);
-
- private:
-  explicit NodeList(std::string_view text) noexcept : text_(text) {}
-
-  // Each pair of brackets multiplies: every name so far goes on with each of its items, in order.
-  void add_item(std::string_view item);
-
-  void append(std::vector<std::string>& names, const std::vector<std::string>& endings) const;
-
-  // What stands in one pair of brackets. A number is padded to the width of the first of its range.
-  [[nodiscard]] std::vector<std::string> numbers(std::string_view ranges) const;
-
-  [[noreturn]] void refuse(std::string_view why) const;
-
-  std::string_view text_;
-  std::vector<std::string> names_{};
-};
-
-/// Expands Slurm's counts of tasks per node: "2(x3),1" is 2, 2, 2, 1. Throws: ConfigError.
-[[nodiscard]] std::vector<int> expand_task_counts(std::string_view text);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/posting.hpp
 // What the leader of a job lets the other processes know before they are connected. Workers room.
@@ -24080,17 +17285,8 @@ struct Posting {
   friend bool operator==(const Posting&, const Posting&) = default;
 };
 
-/// Makes a secret that nobody can guess, as 64 hexadecimal digits.
-[[nodiscard]] std::string random_secret();
-
-/// Writes a posting as lines of a name and a value.
-[[nodiscard]] std::string write_posting(const Posting& posting);
-
 /// Returns the value of a name in such lines; empty if there is none.
 [[nodiscard]] std::string_view line_of(std::string_view text, std::string_view name);
-
-/// Reads a posting; nothing if it is none.
-[[nodiscard]] std::optional<Posting> read_posting(std::string_view text);
 
 /// Tells people what a process waits for, not more often than they want to read it.
 class WaitTeller {
@@ -24099,15 +17295,12 @@ class WaitTeller {
   static constexpr std::chrono::seconds usual_interval{5};
 
   /// subject: "process 2 of 4 (node2)", the beginning of each line.
-  WaitTeller(std::string subject, Say say, std::chrono::nanoseconds interval = usual_interval)
-      : subject_(std::move(subject)), say_(std::move(say)), interval_(interval), next_(Deadline::after(interval)) {}
+  WaitTeller(std::string subject, Say say, std::chrono::nanoseconds interval = usual_interval);
 
   [[nodiscard]] const std::string& subject() const noexcept { return subject_; }
 
   /// Says something at once.
-  void say(std::string_view what) const {
-    if (say_) say_(compose("{} {}", subject_, what));
-  }
+  void say(std::string_view what) const;
 
   /// Starts to count. Nothing is said before the first interval has passed.
   void start();
@@ -24146,85 +17339,21 @@ class Bulletin {
   static constexpr std::chrono::seconds patience{1};
   [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
   /// Makes read() return an empty posting as soon as is_over() says so, where it is one that looks again and again.
-  void end_read_when(std::function<bool()> is_over) { is_over_ = std::move(is_over); }
+  void end_read_when(std::function<bool()> is_over);
   /// May the secret of the run go this way?
   [[nodiscard]] virtual bool carries_secret() const = 0;
   /// Makes the secret that goes this way.
-  [[nodiscard]] virtual std::string make_secret() const { return random_secret(); }
+  [[nodiscard]] virtual std::string make_secret() const;
   /// The port on which the leader has to listen; 0 leaves it to the kernel.
   [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
   /// How messages call it.
   [[nodiscard]] virtual std::string where() const = 0;
 
  protected:
-  [[nodiscard]] bool is_read_over() const { return is_over_ && is_over_(); }
+  [[nodiscard]] bool is_read_over() const;
 
  private:
-  std::function<bool()> is_over_{};
-};
-
-[[noreturn]] void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline);
-
-/// Returns the name of a job's file: another for every job and for every restart of one.
-[[nodiscard]] std::string file_name_of(std::string_view job, int restart);
-
-/// Makes sure of a folder on this host that only this user may enter: below XDG_RUNTIME_DIR if that is this user's own,
-/// else /tmp/railyard-<user>. Throws: ConfigError if somebody else has made it, or may enter it.
-[[nodiscard]] std::filesystem::path make_local_folder(const std::optional<std::string>& runtime_folder);
-
-/// Writes and reads one file of mode 600 that belongs to the user who reads it. The leader keeps a lock on it while it
-/// lives, by which processes of its own host know a dead leader's file; what a dead leader of another host has left is
-/// known by nobody answering there, and is replaced by the next one.
-class FileBulletin final : public Bulletin {
- public:
-  FileBulletin(std::filesystem::path folder, const std::string& name, WaitTeller teller)
-      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)) {}
-  ~FileBulletin() override { take_down(); }
-
-  /// Throws: ConfigError if another leader of the same job is alive on this host, or the folder cannot be trusted.
-  void post(const Posting& posting) override;
-
-  [[nodiscard]] Posting read(const Deadline& deadline, const Posting* refused) override;
-
-  [[nodiscard]] bool carries_secret() const override { return true; }
-  [[nodiscard]] std::string where() const override { return path_.string(); }
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
- private:
-  static constexpr std::size_t most_bytes = 4096;
-  static constexpr std::chrono::milliseconds first_pause{2};
-  static constexpr std::chrono::milliseconds last_pause{100};
-
-  enum class Leader : std::uint8_t { alive, dead, unknown };
-  struct Posted {
-    Leader leader = Leader::unknown;
-    std::optional<Posting> posting{};  ///< nothing if the file holds none
-  };
-
-  // Nothing if there is no file.
-  [[nodiscard]] std::optional<Posted> look_up() const;
-
-  // Locks are believed on the leader's own host only: some file systems keep those of each host to themselves.
-  [[nodiscard]] Leader leader_of(const Descriptor& file, std::string_view text) const;
-
-  void check_file(const Descriptor& file) const;
-
-  // Others must not be able to replace the file. Opening the folder also makes NFS ask the server what is new in it.
-  void check_folder() const;
-
-  void check_for_second_leader() const;
-
-  void write(const Descriptor& file, std::string_view text) const;
-
-  // Only what this process has posted itself: not what a forked one has inherited, or another leader put there since.
-  void take_down() noexcept;
-
-  std::filesystem::path folder_;
-  std::filesystem::path path_;
-  WaitTeller teller_;
-  std::string boot_ = boot_id();
-  Descriptor posted_{};
-  pid_t poster_ = 0;
+  std::function<bool()> is_over_;
 };
 
 }  // namespace detail
@@ -24239,44 +17368,6 @@ namespace detail {
 
 /// Looks up a variable; nothing if it is not set, or empty. Tests give a table instead of the process's environment.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
-
-[[nodiscard]] Environment process_environment();
-
-/// Reads the variables of one launcher.
-class LaunchVariables {
- public:
-  /// The environment must outlive this. launcher: who sets them, as messages call it.
-  LaunchVariables(const Environment& environment, std::string launcher)
-      : environment_(environment), launcher_(std::move(launcher)) {}
-
-  [[nodiscard]] bool has(const std::string& name) const { return environment_(name).has_value(); }
-
-  /// Returns the value, or an empty text.
-  [[nodiscard]] std::string text(const std::string& name);
-
-  /// Throws: ConfigError if it is not set. remedy: what to do then.
-  [[nodiscard]] std::string needed(const std::string& name, std::string_view remedy = {});
-
-  /// Throws: ConfigError if it is not set, or no number from 0.
-  [[nodiscard]] int number(const std::string& name, std::string_view remedy = {});
-  [[nodiscard]] int number_or(const std::string& name, int otherwise) { return has(name) ? number(name) : otherwise; }
-
-  [[nodiscard]] int port(const std::string& name);
-  [[nodiscard]] int port_or(const std::string& name, int otherwise) { return has(name) ? port(name) : otherwise; }
-
-  /// Returns the launch, in which stands who has told it.
-  template <class Launch>
-  [[nodiscard]] Launch told(Launch launch) const {
-    launch.launcher = launcher_;
-    launch.why = compose("{}: {}", launcher_, read_);
-    return launch;
-  }
-
- private:
-  const Environment& environment_;
-  std::string launcher_;
-  std::string read_{};
-};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -24310,84 +17401,8 @@ struct Launch {
   std::string torch_store_prefix{};
 };
 
-/// Divides "host:port" or "[address]:port". Throws: ConfigError that names what has been written there.
-[[nodiscard]] std::pair<std::string, int> split_address(std::string_view address, std::string_view field);
-
-/// Returns the name of a job; empty where nothing tells it from others.
-[[nodiscard]] inline std::string job_name(std::string_view launcher, std::string_view id) {
-  return id.empty() ? std::string{} : compose("{}-{}", launcher, id);
-}
-
-/// torchrun gives every process all of it; its agents restart the processes, and ranks may move.
-[[nodiscard]] std::optional<Launch> find_torchrun(const Environment& environment);
-
-void take_leader(LaunchVariables& variables, Launch& launch);
-
-/// Returns the number of the socket by which the launcher speaks PMI; -1 if there is none.
-[[nodiscard]] inline int find_pmi(const Environment& environment) {
-  return parse_count(environment("PMI_FD").value_or("")).value_or(-1);
-}
-
 /// Does the launcher speak PMIx, and mean this process?
 [[nodiscard]] bool has_pmix(const Environment& environment, const Launch& launch);
-
-/// Comes before Slurm: under mpirun inside of an allocation, the processes inherit the variables of the step in which
-/// Open MPI's daemon runs.
-[[nodiscard]] std::optional<Launch> find_open_mpi(const Environment& environment);
-
-/// Returns what all processes of one mpiexec have in common, and no other job: the address at which Hydra's proxies,
-/// the parents of the processes, reach it. The environment holds nothing of the kind. Empty if there is no such parent.
-[[nodiscard]] std::string hydra_job(pid_t process);
-
-[[nodiscard]] std::optional<Launch> find_hydra(const Environment& environment);
-
-/// A port for a job that has none: any two steps of one job, and most jobs of one host, get different ones, below those
-/// that the kernel gives out.
-[[nodiscard]] int port_of_job(int job, int step) noexcept;
-
-/// A process is Slurm's only within a step: the batch script has a rank and a number of tasks as well, but nobody has
-/// started the others.
-[[nodiscard]] bool is_in_slurm_step(const Environment& environment);
-
-// SLURM_STEP_TASKS_PER_NODE says it of all nodes, in the order of the list of nodes.
-[[nodiscard]] int slurm_local_tasks(LaunchVariables& variables);
-
-[[nodiscard]] std::optional<Launch> find_slurm(const Environment& environment);
-
-/// PMIx alone does not put the number of processes into the environment.
-[[nodiscard]] std::optional<Launch> find_pmix(const Environment& environment, const LaunchConfig& config);
-
-/// Kubeflow Trainer describes pods to torchrun, which would start a number of workers in each: so does Railyard.
-[[nodiscard]] std::optional<Launch> find_kubeflow(const Environment& environment);
-
-/// Removes what is of one pod only from the name of a pod: "digits-master-0" and "digits-worker-3" are of "digits".
-[[nodiscard]] std::string job_of_pod(std::string_view pod);
-
-/// The first version of Kubeflow's operator numbers pods; newer ones count the processes that torchrun would start in
-/// WORLD_SIZE, older ones count pods.
-[[nodiscard]] std::optional<Launch> find_pytorch_job(const Environment& environment);
-
-/// Kubernetes numbers the pods of an Indexed Job, but does not say how many there are: the manifest has to.
-[[nodiscard]] std::optional<Launch> find_indexed_job(const Environment& environment,
-                                                            const LaunchConfig& config);
-
-[[nodiscard]] std::optional<Launch> find_plain(const Environment& environment);
-
-[[nodiscard]] std::optional<Launch> find_options(const Environment& environment, const LaunchConfig& config);
-
-[[nodiscard]] Launch find_alone(const Environment& environment);
-
-/// Where a launcher was found, a RANK and a WORLD_SIZE that somebody else has set must say the same.
-void check_ranks_agree(const Environment& environment, const Launch& launch);
-
-/// What is set in the options stands above the environment.
-void apply_options(const LaunchConfig& config, Launch& launch);
-
-[[nodiscard]] Launch find_launcher(const LaunchConfig& config, const Environment& environment);
-
-/// Finds out who has started this process. Throws: ConfigError if what it is told is incomplete or contradicts itself.
-[[nodiscard]] Launch find_launch(const LaunchConfig& config,
-                                        const Environment& environment = process_environment());
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -24395,463 +17410,34 @@ void apply_options(const LaunchConfig& config, Launch& launch);
 // ---- railyard/workers/detail/launch_secret.hpp
 // The secret that the processes of a run know each other by, and whether they encrypt. Workers room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Below this, all possibilities can be tried.
-inline constexpr std::size_t least_secret_bytes = 16;
-
-[[nodiscard]] std::string checked_secret(std::string secret, std::string_view from);
-
-/// Reads it from a file that nobody else may read. Throws: ConfigError.
-[[nodiscard]] std::string read_secret(const std::string& path, std::string_view field);
-
-/// Returns the secret that this process was given; nothing if none was.
-/// Throws: ConfigError if it is too short, or not kept as a secret.
-[[nodiscard]] std::optional<std::string> find_secret(const LaunchConfig& config,
-                                                            const Environment& environment = process_environment());
-
-/// Says whether all goes by TLS. Throws: ConfigError if RAILYARD_TLS is neither 1 nor 0.
-[[nodiscard]] bool wants_tls(const LaunchConfig& config,
-                                    const Environment& environment = process_environment());
-
-[[noreturn]] void refuse_without_secret(std::string_view where);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/workers/detail/key_agreement.hpp
 // How two processes come to a key of their own where others can read, but not alter, what they send to each other.
 // Workers room.
 
 #include <openssl/evp.h>
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is one end of an exchange by X25519 of OpenSSL's libcrypto.
-class KeyAgreement {
- public:
-  KeyAgreement();
-
-  /// What the other end needs, and everybody may know.
-  [[nodiscard]] const Digest& public_key() const noexcept { return public_key_; }
-
-  /// Returns what only the two ends know. other: the public key of the other end.
-  /// Throws: DataError if it is no key that anybody has made.
-  [[nodiscard]] Digest agree(const Digest& other) const;
-
- private:
-  struct Free {
-    void operator()(EVP_PKEY* key) const noexcept { EVP_PKEY_free(key); }
-  };
-  using Key = std::unique_ptr<EVP_PKEY, Free>;
-
-  static unsigned char* raw(Digest& bytes) noexcept { return reinterpret_cast<unsigned char*>(bytes.data()); }
-  static const unsigned char* raw(const Digest& bytes) noexcept {
-    return reinterpret_cast<const unsigned char*>(bytes.data());
-  }
-  static void check(bool went_well);
-
-  Key own_;
-  Digest public_key_{};
-};
-
-/// Hides a text from all who do not know the common key, or shows one that was hidden. The key must be of one text
-/// only. It does not tell whether the text was altered: what is hidden here is a secret, which has to be proven.
-/// ends: the public keys of both, the same at both ends.
-[[nodiscard]] std::string hide_or_show(std::string text, const Digest& common,
-                                              const std::array<Digest, 2>& ends);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/workers/detail/key_value_space.hpp
 // The texts that a launcher passes between the processes it has started. Workers room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says that a launcher's own space of keys and values cannot be had, or is lost.
-class SpaceError : public Error {
- public:
-  using Error::Error;
-};
-
-/// Is what a launcher offers for the processes of a job to find each other: each puts texts there, and after a fence,
-/// to which all have to come, each may read what all have put. Only the processes of the job and their launcher see it.
-/// Each function throws SpaceError if the launcher is lost, talks nonsense, or does not answer by the deadline.
-class KeyValueSpace {
- public:
-  KeyValueSpace() = default;
-  KeyValueSpace(const KeyValueSpace&) = delete;
-  KeyValueSpace& operator=(const KeyValueSpace&) = delete;
-  virtual ~KeyValueSpace() = default;
-
-  /// Puts a value, which others see after the next fence. Both are of letters, digits and "-", the key of at most 63
-  /// and the value of at most 1000 bytes: so much goes through every launcher.
-  virtual void put(const std::string& key, const std::string& value, const Deadline& deadline) = 0;
-  /// Says that this process has come to the fence, and does not wait for the others.
-  virtual void come_to_fence(const Deadline& deadline) = 0;
-  /// Returns false if not all have come by the deadline; then it may be called again.
-  [[nodiscard]] virtual bool wait_at_fence(const Deadline& deadline) = 0;
-  /// Returns what a process has put; nothing if it has not.
-  [[nodiscard]] virtual std::optional<std::string> get(int process, const std::string& key,
-                                                       const Deadline& deadline) = 0;
-  /// Tells the launcher that the space is not needed any more. Done only once, and nothing else after it: a process
-  /// that has left may end as any other.
-  virtual void leave() noexcept = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/workers/detail/launcher_bulletin.hpp
 // A bulletin in the key-value space of the launcher that has started the processes. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what a process keeps of the one exchange that it has by its launcher's space: a launcher takes it for the end of
-/// MPI, after which it does not serve the process again. Later runs of the process meet at the same address.
-struct LauncherMemory {
-  std::optional<Posting> posting{};
-  std::optional<Socket> reserved{};  ///< of the leader: bound to its port for as long as the process lives
-};
-
-[[nodiscard]] LauncherMemory& launcher_memory();
-
-/// Lets the processes of a job meet in the space of their launcher. A secret that the leader has made goes there too,
-/// but hidden: each other process leaves a public key, and is left the secret for its private one (X25519). Who only
-/// listens to what the launcher's own processes send to each other between the hosts, mostly in the clear, does not
-/// learn it; who can alter it could take part in the run.
-class LauncherBulletin final : public Bulletin {
- public:
-  /// space: nothing if the memory holds a posting; where: how messages call it. has_secret: this process was given one.
-  /// deadline: of the exchange, as far as post() does it.
-  LauncherBulletin(const Launch& launch, std::unique_ptr<KeyValueSpace> space, std::string where, bool has_secret,
-                   WaitTeller teller, const Deadline& deadline, LauncherMemory& memory = launcher_memory())
-      : process_(launch.process),
-        num_processes_(launch.num_processes),
-        generation_(static_cast<std::uint32_t>(launch.restart)),
-        prefix_(compose("railyard-{}", launch.restart)),
-        space_(std::move(space)),
-        where_(std::move(where)),
-        has_secret_(has_secret),
-        teller_(std::move(teller)),
-        deadline_(deadline),
-        memory_(&memory) {
-    if (process_ == 0 && !memory_->reserved) memory_->reserved = reserve_port();
-  }
-
-  void post(const Posting& posting) override;
-
-  [[nodiscard]] Posting read(const Deadline& deadline, const Posting* refused) override;
-
-  [[nodiscard]] bool carries_secret() const override {
-    return !has_secret_ && (!memory_->posting || !memory_->posting->secret.empty());
-  }
-  [[nodiscard]] std::string make_secret() const override {
-    return memory_->posting ? memory_->posting->secret : random_secret();
-  }
-  [[nodiscard]] int port_to_listen_on() const override;
-  [[nodiscard]] std::string where() const override { return where_; }
-
- private:
-  [[nodiscard]] std::string key(std::string_view what) const { return compose("{}-{}", prefix_, what); }
-  [[nodiscard]] std::string key(std::string_view what, int process) const {
-    return compose("{}-{}-{}", prefix_, what, process);
-  }
-
-  [[nodiscard]] Posting exchange(const Deadline& deadline);
-
-  // Hides the secret for one process; not for one that was given it in another way.
-  void hand_secret(int process, const KeyAgreement& own, const std::string& secret);
-
-  [[nodiscard]] Digest read_key(std::string_view digits) const;
-
-  [[nodiscard]] std::string take(int process, const std::string& name, const Deadline& deadline);
-
-  // Waits for all processes. The launcher does not say which of them have come.
-  void meet(const Deadline& deadline);
-
-  void keep(const Posting& posting);
-
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error{compose("{}: {} {}", teller_.subject(), where_, what)};
-  }
-
-  static constexpr std::chrono::milliseconds slice_time{200};
-  static constexpr std::string_view no_key = "none";
-
-  int process_;
-  int num_processes_;
-  std::uint32_t generation_;
-  std::string prefix_;
-  std::unique_ptr<KeyValueSpace> space_;
-  std::string where_;
-  bool has_secret_;
-  WaitTeller teller_;
-  Deadline deadline_;
-  LauncherMemory* memory_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/mpi_library.hpp
 // Whether an MPI library is in this process. Workers room.
 
 #include <link.h>
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-[[nodiscard]] bool is_mpi_library(std::string_view path) noexcept;
-
-/// Returns the path of the MPI library that this process has loaded, in whatever way; empty if none. One that is linked
-/// statically is not seen.
-[[nodiscard]] std::string loaded_mpi_library();
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/workers/detail/pmi_lines.hpp
 // What a process manager says by PMI, version 1: lines of fields. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is one line, such as "cmd=get_result rc=0 msg=success value=0a1b": names and values, with blanks between them.
-class PmiLine {
- public:
-  explicit PmiLine(std::string text) : text_(std::move(text)) {}
-
-  /// Returns the value of the first field of that name; nothing if there is none.
-  [[nodiscard]] std::optional<std::string_view> field(std::string_view name) const noexcept;
-  [[nodiscard]] bool is(std::string_view command) const noexcept { return field("cmd") == command; }
-  /// Did what was asked for succeed, as far as the line says?
-  [[nodiscard]] bool succeeded() const noexcept { return field("rc").value_or("0") == "0"; }
-
-  [[nodiscard]] const std::string& text() const noexcept { return text_; }
-  /// The text as messages show it.
-  [[nodiscard]] std::string_view beginning() const noexcept { return std::string_view{text_}.substr(0, 100); }
-
- private:
-  std::string text_;
-};
-
-/// Puts lines together out of what is received in pieces. What comes is not trusted: a line is of printable characters
-/// of ASCII, and of a bounded size.
-class PmiLineReader {
- public:
-  static constexpr std::size_t most_bytes = 4096;  ///< of a line with its end
-
-  /// Where the next bytes go; never empty.
-  [[nodiscard]] std::span<std::byte> room() noexcept {
-    return std::as_writable_bytes(std::span{buffer_}).subspan(filled_);
-  }
-  /// Takes so many bytes of the room, and returns a line if one is complete; next() has those behind it.
-  /// Throws: DataError if this is no line.
-  [[nodiscard]] std::optional<PmiLine> take(std::size_t count);
-  [[nodiscard]] std::optional<PmiLine> next();
-
- private:
-  char buffer_[most_bytes] = {};
-  std::size_t filled_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/pmi_space.hpp
 // The key-value space of a launcher that speaks PMI: mpiexec of MPICH (Hydra), and srun --mpi=pmi2. Workers room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Speaks version 1.1 of PMI's wire protocol over the socket that a process inherits, of which PMI_FD is the number:
-/// one line for each request and each answer. Launchers of version 2 take it as well. The socket stays open, as its
-/// number stands in the environment.
-class PmiSpace final : public KeyValueSpace {
- public:
-  /// Throws: SpaceError if nobody who speaks PMI is at the other end.
-  PmiSpace(int fd, const Deadline& deadline);
-  ~PmiSpace() override { leave(); }
-
-  void put(const std::string& key, const std::string& value, const Deadline& deadline) override;
-  void come_to_fence(const Deadline& deadline) override { send("cmd=barrier_in", deadline); }
-  [[nodiscard]] bool wait_at_fence(const Deadline& deadline) override;
-  [[nodiscard]] std::optional<std::string> get(int, const std::string& key, const Deadline& deadline) override;
-
-  void leave() noexcept override;
-
- private:
-  static constexpr std::chrono::seconds leave_time{5};
-
-  [[noreturn]] void fail(const std::string& what);
-  void check(const PmiLine& line);
-
-  [[nodiscard]] PmiLine ask(const std::string& request, std::string_view answer, const Deadline& deadline);
-
-  void send(const std::string& request, const Deadline& deadline);
-
-  // Nothing at the deadline.
-  [[nodiscard]] std::optional<PmiLine> receive(const Deadline& deadline);
-
-  static constexpr std::string_view closed_text =
-      "it has closed the connection; has the launcher ended, or another program of this process used it before?";
-
-  int fd_;
-  bool has_begun_ = false;
-  std::string name_{};
-  PmiLineReader reader_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/workers/detail/pmix_space.hpp
 // The key-value space of a launcher that speaks PMIx: mpirun of Open MPI, and srun --mpi=pmix. Workers room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// What pmix.h declares, as far as it is needed, so that it does not have to be there: the same since version 2, of
-// which the library has its name. tests/unit/workers/pmix_space_test.cpp compares the two where the header is.
-struct PmixProcess {
-  char job[256] = {};
-  std::uint32_t rank = 0;
-};
-struct PmixValue {
-  enum Type : std::uint16_t { boolean = 1, string = 3, integer = 6 };
-
-  std::uint16_t type = 0;
-  union {
-    bool flag;
-    int number;
-    char* text;
-    std::uint64_t room[8] = {};  // more than any version has
-  };
-};
-struct PmixInfo {
-  char key[512] = {};
-  std::uint32_t flags = 0;
-  PmixValue value{};
-};
-
-/// Holds the functions of libpmix that are called.
-struct PmixFunctions {
-  static constexpr int success = 0;
-  static constexpr std::uint8_t global = 3;  // who may see a value: all
-  using Done = void (*)(int status, void* data);
-
-  int (*init)(PmixProcess*, PmixInfo*, std::size_t) = nullptr;
-  int (*finalize)(const PmixInfo*, std::size_t) = nullptr;
-  int (*put)(std::uint8_t, const char*, PmixValue*) = nullptr;
-  int (*commit)() = nullptr;
-  int (*fence)(const PmixProcess*, std::size_t, const PmixInfo*, std::size_t, Done, void*) = nullptr;
-  int (*get)(const PmixProcess*, const char*, const PmixInfo*, std::size_t, PmixValue**) = nullptr;
-  const char* (*explain)(int) = nullptr;
-
-  /// Finds the library while the program runs, and keeps it for good. Throws: SpaceError if there is none.
-  [[nodiscard]] static PmixFunctions load(const char* file = "libpmix.so.2");
-};
-
-/// Speaks to the launcher by libpmix, which has threads of its own from the constructor to leave(). Deadlines hold for
-/// fences and, of at most a minute, for get(); how long the launcher may be silent otherwise is libpmix's own affair.
-class PmixSpace final : public KeyValueSpace {
- public:
-  /// process: as the launcher counts it. Throws: SpaceError if libpmix finds no launcher, or one that counts otherwise.
-  PmixSpace(int process, const PmixFunctions& functions);
-  ~PmixSpace() override { leave(); }
-
-  void put(const std::string& key, const std::string& value, const Deadline&) override;
-
-  void come_to_fence(const Deadline&) override;
-  [[nodiscard]] bool wait_at_fence(const Deadline& deadline) override;
-
-  [[nodiscard]] std::optional<std::string> get(int process, const std::string& key, const Deadline& deadline) override;
-
-  void leave() noexcept override;
-
- private:
-  struct Fence {
-    std::mutex mutex{};
-    std::condition_variable changed{};
-    std::optional<int> outcome{};
-  };
-
-  [[nodiscard]] static PmixInfo option(const char* key, PmixValue::Type type);
-  void check(const char* function, int status) const;
-
-  PmixFunctions functions_;
-  PmixProcess own_{};
-  bool has_begun_ = false;
-  std::shared_ptr<Fence> fence_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/workers/detail/torch_store.hpp
 // A client of the store that torchrun's agents serve, as far as a rendezvous needs it: set and get. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Speaks the protocol of LibTorch's TCPStore, of version 2.2 and later (older ones have other numbers): a byte that
-/// says what is wanted, lengths of 64 bits before texts, all of it in the order of bytes of the hosts. The store trusts
-/// everybody and shows everything to everybody, so nothing secret goes there, and what comes from there is not believed
-/// before the other end has shown that it knows the secret of the run.
-class TorchStore {
- public:
-  static constexpr std::uint64_t most_bytes = 4096;  ///< of a value
-
-  /// Connects; tries again until the deadline, as the agent that serves the store may start later than others.
-  /// prefix: stands before all keys, as LibTorch's PrefixStore puts it there. Throws: Error at the deadline.
-  TorchStore(const std::string& host, int port, std::string_view prefix, const Deadline& deadline);
-
-  /// Sets a key, and returns when the store has it. Throws: Error if the store is lost or does not answer.
-  void set(std::string_view key, std::string_view value, const Deadline& deadline);
-
-  /// Waits for a key and returns its value; nothing at the deadline. Throws: Error if the store is lost or its answer
-  /// makes no sense.
-  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline);
-
- private:
-  enum class Query : std::uint8_t { validate = 0, set = 1, get = 3, wait = 6 };
-  static constexpr std::chrono::milliseconds retry_delay{100};
-  static constexpr std::chrono::seconds answer_time{5};
-
-  template <class T>
-  static void append(std::string& request, T value) {
-    char bytes[sizeof value];
-    std::memcpy(bytes, &value, sizeof value);
-    request.append(bytes, sizeof value);
-  }
-  static void append_text(std::string& request, std::string_view text);
-  [[nodiscard]] std::string query(Query what, std::string_view key) const;
-
-  void send(std::string_view bytes, const Deadline& deadline);
-  void receive(std::span<std::byte> bytes, const Deadline& deadline);
-  template <class T>
-  [[nodiscard]] T receive(const Deadline& deadline) {
-    T value{};
-    receive(std::as_writable_bytes(std::span{&value, 1}), deadline);
-    return value;
-  }
-
-  [[noreturn]] void fail(const std::string& what) const { throw Error{compose("{} {}", where_, what)}; }
-
-  std::string where_;
-  std::string prefix_;
-  Socket socket_{};
-  std::optional<std::string> is_waiting_for_{};  ///< the key of a wait that the store has not answered yet
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/bulletin.hpp
 // Where the leader of a job posts its address, and where the other processes read it. Workers room.
@@ -24859,98 +17445,14 @@ class TorchStore {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Reads an address that everybody knows beforehand; there the leader has to listen.
-class FixedBulletin final : public Bulletin {
- public:
-  FixedBulletin(std::string host, int port) : host_(std::move(host)), port_(port) {}
-
-  void post(const Posting&) override {}
-  [[nodiscard]] Posting read(const Deadline&, const Posting*) override { return {.host = host_, .port = port_}; }
-  [[nodiscard]] bool carries_secret() const override { return false; }
-  [[nodiscard]] int port_to_listen_on() const override { return port_; }
-  [[nodiscard]] std::string where() const override { return compose("the fixed address {}:{}", host_, port_); }
-
- private:
-  std::string host_;
-  int port_;
-};
-
-/// Uses the store that torchrun's agent serves: whoever reaches its port can read and write there, so the secret of the
-/// run never goes there, and a wrong address only leads to somebody who cannot show that he knows it.
-class TorchBulletin final : public Bulletin {
- public:
-  TorchBulletin(const Launch& launch, WaitTeller teller)
-      : host_(launch.leader_host),
-        port_(launch.leader_port),
-        prefix_(launch.torch_store_prefix),
-        teller_(std::move(teller)) {}
-
-  void post(const Posting& posting) override;
-
-  [[nodiscard]] Posting read(const Deadline& deadline, const Posting* refused) override;
-
-  [[nodiscard]] bool carries_secret() const override { return false; }
-  [[nodiscard]] std::string where() const override { return compose("torchrun's store at {}:{}", host_, port_); }
-
- private:
-  static constexpr std::string_view key = "railyard/leader";
-  static constexpr std::chrono::seconds post_time{30};
-  static constexpr std::chrono::milliseconds slice_time{100};
-
-  [[nodiscard]] TorchStore& store(const Deadline& deadline);
-
-  std::string host_;
-  int port_;
-  std::string prefix_;
-  WaitTeller teller_;
-  std::optional<TorchStore> store_{};
-};
-
-[[nodiscard]] inline bool is_loopback_name(std::string_view host) noexcept {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
 /// Are all processes of the job on this host?
 [[nodiscard]] bool is_one_host(const Launch& launch) noexcept;
-
-/// Throws: SpaceError if there is nobody there.
-[[nodiscard]] std::unique_ptr<KeyValueSpace> enter_space(const Launch& launch, const Deadline& deadline);
-
-/// Is the way to meet that a launcher offers, or why it is not taken; neither if it offers none.
-struct LauncherWay {
-  std::unique_ptr<Bulletin> bulletin{};
-  std::string why_not{};
-};
-
-/// Makes a bulletin in the launcher's own space of keys and values, if it offers one, and it can be had.
-[[nodiscard]] LauncherWay find_launcher_bulletin(const Launch& launch, bool has_secret, const WaitTeller& teller,
-                                                        const Deadline& deadline,
-                                                        LauncherMemory& memory = launcher_memory());
-
-/// Chooses the first way that serves: what the options name; for processes of one host a folder that only its user may
-/// enter, which carries a secret as well; the store that torchrun serves; the address that somebody has named; the
-/// launcher's own space of keys and values, which carries a secret as well; the address that follows from the job.
-/// deadline: until then the launcher may take for its answers.
-/// Throws: ConfigError if there is none.
-[[nodiscard]] std::unique_ptr<Bulletin> choose_bulletin(const Launch& launch, const LaunchConfig& config,
-                                                               const WaitTeller& teller, const Deadline& deadline,
-                                                               const Environment& environment = process_environment());
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/host_identity.hpp
 // What tells hosts apart: processes of one host see each other, and share its memory. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Returns the same text for processes that run under one kernel and in the same namespaces: containers of one machine
-/// are hosts of their own.
-[[nodiscard]] std::string host_identity();
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/launched_members.hpp
 // Which processes make the workers of a run, how many each, and where each worker stands. Workers room.
@@ -24969,156 +17471,15 @@ struct LaunchedMembers {
   void set(std::size_t process, int num_workers, std::string host, JoinDevices shown);
 };
 
-/// Writes which processes have a part in a start, as a StartOrder does.
-[[nodiscard]] std::string parts_text(const std::vector<bool>& has_part);
-
 /// Returns what one of several processes makes of so many workers together: the first ones make one more where they
 /// cannot be divided.
 [[nodiscard]] int share_of(int num_workers, int process, int num_processes) noexcept;
-
-/// Returns how many workers each process makes where there are to be so many, at least 1 and at most the sum of what
-/// they can make: those that make the most make fewer, the last of them first.
-[[nodiscard]] std::vector<int> deal(std::vector<int> workers, int num_workers);
-
-/// Gives each process's workers their places: ranks go on from process to process, those of one host side by side.
-/// workers: of each process; one that makes none has no place. hosts: what names its host. Returns the layouts by
-/// process.
-[[nodiscard]] std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
-                                                      const std::vector<std::string>& hosts);
-
-/// Throws: ConfigError if each worker is to have a GPU, and a process is shown too few. Who is shown no more than one
-/// takes that; all others take those of their workers' numbers on the host.
-void check_devices(const LaunchedMembers& members);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/launched_group.hpp
 // The group of workers that several processes make together, as the one that leads sees it. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is the group of Launched where there are several processes. The leader's own workers are its children; those of the
-/// others are known by what their processes say.
-class LaunchedGroup final : public WorkerGroup {
- public:
-  /// Is called with each generation of workers before they are made: what earlier ones have left is of no use.
-  using Renew = std::function<void(std::uint32_t generation)>;
-
-  /// members and lines must outlive the group; of the members, the leader is the first. Those that are lost make no
-  /// workers. generation: of the first workers.
-  LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, LaunchedMembers& members, AgentLines& lines,
-                std::uint32_t generation, Renew renew);
-  ~LaunchedGroup() override { lines_->post_to_all(Order::kill); }
-
-  [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override;
-
-  void request_stop() override;
-  void request_leave() override;
-  void request_resize() override;
-  void abort(std::string_view reason) override;
-  void kill() override;
-  [[nodiscard]] bool can_kill() const noexcept override { return true; }
-
-  [[nodiscard]] const WorkerPage& page(int rank) const override;
-
-  [[nodiscard]] std::vector<std::string> stacks(const Deadline& deadline) override;
-
-  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
-                                                    std::size_t size_bytes) override;
-  void hold_snapshot(int rank, int slot) noexcept override;
-  void release_snapshot(int rank, int slot) noexcept override;
-  [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
-  /// All processes are asked at once.
-  [[nodiscard]] bool keeps_snapshots(std::span<const std::uint8_t> slots) override;
-  [[nodiscard]] bool has_snapshots_of(int rank) const override;
-  [[nodiscard]] int process_of(int rank) const override { return place_of(rank).process; }
-  [[nodiscard]] std::string name_of_process(int process) const override {
-    return process == 0 ? "the process that leads" : lines_->peer(process);
-  }
-  [[nodiscard]] std::function<std::vector<std::byte>()> send_request(int process,
-                                                                     std::span<const std::byte> request) override;
-
-  /// With fewer workers than before, or without processes that are lost, or with ones that have come back.
-  void restart(int num_workers, std::string_view briefing) override;
-  [[nodiscard]] bool forks_to_restart() const override { return local_->forks_to_restart(); }
-
-  [[nodiscard]] std::string lost_hosts() const override;
-
- private:
-  struct Place {
-    int process = 0;
-    int rank = 0;  // among the workers of that process
-  };
-
-  static std::size_t index(int number) noexcept { return static_cast<std::size_t>(number); }
-  [[nodiscard]] const GroupLayout& layout(int process) const { return layouts_[index(process)]; }
-  [[nodiscard]] GroupLayout sent_layout(int process) const;
-  // Those that a restart would make; none if there is no room.
-  [[nodiscard]] std::vector<GroupLayout> next_layouts(int num_workers) const;
-  [[nodiscard]] int world_size() const noexcept { return layouts_.front().world_size; }
-  [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(layouts_.size()); }
-
-  // How many each process can make that is not lost.
-  [[nodiscard]] std::vector<int> present_workers() const;
-
-  [[nodiscard]] Place place_of(int rank) const;
-
-  void begin();
-
-  // Why processes are lost, of those that counts() takes.
-  template <class Counts>
-  [[nodiscard]] std::string losses_of(const Counts& counts) const {
-    std::vector<std::string> losses;
-    for (int process = 1; process < num_processes(); ++process) {
-      if (!counts(process)) continue;
-      if (std::string loss = lines_->loss(process); !loss.empty()) losses.push_back(std::move(loss));
-    }
-    return joined(losses, "; ");
-  }
-
-  // What a start has left in which another process has had no part.
-  void end_local();
-
-  // Returns when every process has made its workers.
-  void order_start(std::string_view briefing);
-
-  void hear_of_start(AgentLines::Item item, std::vector<bool>& is_awaited);
-
-  void order(int process, Order order, SlotOrder of) noexcept;
-
-  void put_stacks(std::vector<std::string>& all, int process, const std::vector<std::string>& of_process) const;
-
-  [[nodiscard]] std::optional<GroupEvent> take_event();
-
-  // Turns what a process has said into events.
-  void note(AgentLines::Item item);
-
-  // Counts exits, and lets of each signal pass one only: the engine sends it to every process.
-  [[nodiscard]] std::optional<GroupEvent> pass(std::optional<GroupEvent> event, int process);
-
-  void lose(int process, const std::string& why);
-
-  LaunchedMembers* members_;
-  std::vector<GroupLayout> layouts_{};  // without the generation, so that those of two starts may be the same
-  std::uint32_t generation_ = 0;
-  AgentLines* lines_;
-  Renew renew_;
-  std::chrono::nanoseconds silence_limit_;
-  std::unique_ptr<ProcessGroup> local_{};
-  std::vector<std::unique_ptr<WorkerPage>> pages_{};  // of all ranks; those of this process's stay unused
-  std::deque<GroupEvent> events_{};
-  std::vector<bool> has_exited_{};
-  std::vector<int> signals_{};     // how many each process has seen
-  std::vector<int> num_losses_{};  // of each process, when workers were started last
-  int num_exited_ = 0;
-  int num_local_alive_ = 0;
-  std::vector<std::byte> fetched_{};  // of another process's snapshot, last
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/store_server.hpp
 // The group's store as its leader keeps it for processes of other hosts, without the connections. Workers room.
@@ -25155,17 +17516,13 @@ class StoreServer {
   [[nodiscard]] std::vector<StoreReply> handle(std::uint64_t session, const Frame& frame);
 
   /// A client has gone: nothing is sent to it any more.
-  void forget(std::uint64_t session) {
-    for (auto& [key, sessions] : waiting_) sessions.erase(session);
-  }
+  void forget(std::uint64_t session);
 
   /// Forgets all values and who waits for one.
   void clear() noexcept;
 
  private:
-  static std::string_view text_of(ConstBytes bytes) noexcept {
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
+  static std::string_view text_of(ConstBytes bytes) noexcept;
 
   void set(std::uint64_t session, WireReader& reader, std::vector<StoreReply>& replies);
 
@@ -25175,8 +17532,8 @@ class StoreServer {
 
   static StoreReply value_reply(std::uint64_t session, std::string_view key, std::string_view value);
 
-  std::map<std::string, std::string, std::less<>> values_{};
-  std::map<std::string, std::set<std::uint64_t>, std::less<>> waiting_{};
+  std::map<std::string, std::string, std::less<>> values_;
+  std::map<std::string, std::set<std::uint64_t>, std::less<>> waiting_;
   std::size_t num_bytes_ = 0;
   std::size_t waiting_bytes_ = 0;
 };
@@ -25202,217 +17559,12 @@ struct NetworkStorePlace {
   std::optional<Ticket> ticket{};  ///< of the listener: saves two round trips
 };
 
-/// Sets and gets through one connection, made by the first call and anew in a forked process. Values never change, so
-/// that each is fetched once. Costs: set() a round trip, get() one if the value has not been fetched before.
-/// Throws: CollectiveError if the leader is gone, does not answer, or has ended this generation of workers.
-class NetworkStore final : public Store {
- public:
-  NetworkStore(NetworkStorePlace place, Hmac secret) : place_(std::move(place)), secret_(std::move(secret)) {}
-
-  void set(std::string_view key, std::string_view value) override;
-
-  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override;
-
-  void expect(const std::vector<std::string>& keys) override;
-
- private:
-  using Lock = std::unique_lock<std::mutex>;
-  struct Wanted {
-    std::optional<std::string> value{};
-    std::uint64_t num_asked = 0;
-    std::uint64_t num_absent = 0;  // how often the answer was that it is not there; the server then sends it once it is
-  };
-
-  static void check_size(std::string_view key, std::string_view value);
-
-  // Whatever goes wrong means that the group is lost, for all later calls as well.
-  template <class Function>
-  std::invoke_result_t<Function, Lock&> guarded(std::string_view name, std::string_view key, const Function& function) {
-    Lock lock{mutex_};
-    try {
-      connect();
-      return function(lock);
-    } catch (const Error& error) {
-      lost_ = error.what();
-      changed_.notify_all();
-      std::string operation = compose("store.{}(\"{}\")", name, key);
-      const std::string message = compose("{} on rank {}: {}", operation, place_.rank, lost_);
-      throw CollectiveError{std::move(operation), place_.rank, {}, message};
-    }
-  }
-
-  // The connection is the parent's: two processes that send on it would spoil it for both.
-  void forget_if_forked();
-
-  void connect();
-
-  void throw_if_lost() const;
-
-  SetOutcome send_value(std::string_view key, std::string_view value, Lock& lock);
-
-  std::optional<std::string> look(std::string_view key, Lock& lock);
-
-  std::optional<std::string> await(std::string_view key, const Deadline& deadline, Lock& lock);
-
-  // Only queues it.
-  void ask(std::string_view key, Wanted& wanted);
-
-  [[nodiscard]] Deadline patience() const { return Deadline::after(place_.patience); }
-
-  void wait_for_answer(Lock& lock, const Deadline& deadline);
-
-  // Returns false at the deadline. One of the waiting threads looks at the socket, the others wait for what it finds.
-  [[nodiscard]] bool wait_for_frames(Lock& lock, const Deadline& deadline);
-
-  void take(const Frame& frame);
-
-  const NetworkStorePlace place_;
-  const Hmac secret_;
-  std::mutex mutex_{};  // guards all below
-  std::condition_variable changed_{};
-  std::optional<SecureConnection> connection_{};
-  pid_t owner_ = ::getpid();
-  bool is_watched_ = false;
-  std::string lost_{};  // why no call can succeed any more, empty while one may
-  std::map<std::string, Wanted> wanted_{};
-  std::map<std::uint32_t, std::optional<SetOutcome>> outcomes_{};
-  std::uint32_t next_number_ = 0;
-};
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/pair_handshake.hpp
 // How two ranks prove to each other that they know the run's secret, before either believes a byte of the other's.
 // Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what a rank sends first to the one it connects to.
-struct PairOpening {
-  static constexpr std::array<char, 8> plain{'R', 'A', 'I', 'L', 'Y', 'R', 'P', '1'};
-  static constexpr std::array<char, 8> by_tls{'R', 'A', 'I', 'L', 'Y', 'R', 'Q', '1'};  ///< from the proofs on
-  std::array<char, 8> magic = plain;
-  std::array<std::byte, 32> nonce{};
-  std::int32_t from = 0;  ///< ranks
-  std::int32_t to = 0;
-
-  [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
-  [[nodiscard]] bool is_by_tls() const noexcept { return magic == by_tls; }
-};
-static_assert(sizeof(PairOpening) == 48);
-
-/// Makes the proofs of a connection. They cover both ends' nonces and where the one that listens does, so that none can
-/// be used a second time, or elsewhere; the labels keep what one end sends from being sent back as the other's.
-class PairProofs {
- public:
-  PairProofs(const Hmac& secret, std::string place) : secret_(secret), place_(std::move(place)) {}
-
-  [[nodiscard]] Digest of(std::string_view label, const PairOpening& opening, ConstBytes nonce) const;
-
-  static constexpr std::string_view listener = "railyard: the proof of the rank that listens";
-  static constexpr std::string_view caller = "railyard: the proof of the rank that connects";
-  static constexpr std::string_view welcome = "railyard: the welcome of the rank that listens";
-  static constexpr std::string_view misfit = "railyard: the rank that listens is set otherwise";
-  static constexpr std::string_view tls = "railyard: the TLS of two ranks";  ///< a key
-
- private:
-  Hmac secret_;
-  std::string place_;
-};
-
-/// Is one end of a handshake: says its part and hears the other's, never more than it expects, and never waits. Where
-/// it goes by TLS, that begins when both have proven themselves: nobody else gets as far.
-class PairHandshake {
- public:
-  enum class State : std::uint8_t { waiting, proven, failed };
-
-  PairHandshake(Socket socket, const PairProofs& proofs) : socket_(std::move(socket)), proofs_(&proofs) {}
-
-  [[nodiscard]] const Socket& socket() const noexcept { return socket_; }
-  [[nodiscard]] Socket take_socket() noexcept { return std::move(socket_); }
-  /// What to wait for before the next advance(), as poll() has it.
-  [[nodiscard]] short events() const noexcept;
-  /// Why it has failed.
-  [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
-  [[nodiscard]] const PairOpening& opening() const noexcept { return opening_; }
-
- protected:
-  ~PairHandshake() = default;
-
-  void say(ConstBytes bytes) { to_say_.insert(to_say_.end(), bytes.begin(), bytes.end()); }
-  void expect(std::size_t num_bytes);
-  [[nodiscard]] ConstBytes heard() const noexcept { return heard_; }
-  [[nodiscard]] State fail(std::string why);
-
-  // What is said and heard from now on goes by TLS.
-  void begin_tls(TlsRole role) { socket_.encrypt(role, proof(PairProofs::tls)); }
-
-  // Returns proven if all is said and what was expected is heard.
-  [[nodiscard]] State talk();
-
-  [[nodiscard]] Digest proof(std::string_view label) const { return proofs_->of(label, opening_, nonce_); }
-  [[nodiscard]] bool is_proof(ConstBytes bytes, std::string_view label) const { return are_equal(bytes, proof(label)); }
-
-  PairOpening opening_{};
-  std::array<std::byte, 32> nonce_{};  // of the end that listens
-
- private:
-  static bool would_block() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK; }
-  [[nodiscard]] std::string hung_up_text() const;
-
-  Socket socket_;
-  const PairProofs* proofs_;
-  std::vector<std::byte> to_say_{};
-  std::size_t said_ = 0;
-  std::vector<std::byte> heard_{};
-  std::size_t num_heard_ = 0;
-  bool is_shaking_ = false;
-  std::string trouble_{};
-};
-
-/// Is the end that listens. It proves itself first, as it has less to lose: what it signs has the caller's nonce and
-/// its own in it.
-class PairListening final : public PairHandshake {
- public:
-  /// rank: this one's. The proofs outlive it. has_tls: whether this rank is set to go by TLS.
-  PairListening(Socket socket, const PairProofs& proofs, int rank, bool has_tls)
-      : PairHandshake(std::move(socket), proofs), rank_(rank), has_tls_(has_tls) {
-    expect(sizeof opening_.magic);
-  }
-
-  [[nodiscard]] State advance();
-
- private:
-  enum class Step : std::uint8_t { magic, opening, proof, welcome };
-
-  [[nodiscard]] bool is_misfit() const noexcept { return opening_.is_by_tls() != has_tls_; }
-
-  int rank_;
-  bool has_tls_;
-  Step step_ = Step::magic;
-};
-
-/// Is the end that connects. It is proven only when the other end has taken it in: until then that may have had no room
-/// for it, and it comes again.
-class PairCalling final : public PairHandshake {
- public:
-  PairCalling(Socket socket, const PairProofs& proofs, int from, int to, bool has_tls);
-
-  /// May the other end have taken it in already, and look at no other call any more?
-  [[nodiscard]] bool may_be_taken() const noexcept { return step_ == Step::welcome; }
-
-  [[nodiscard]] State advance();
-
- private:
-  enum class Step : std::uint8_t { answer, proof, welcome };
-
-  Step step_ = Step::answer;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/refusal_log.hpp
 // Tells of connections that were refused, a few lines a second however many there are. Workers room.
@@ -25426,16 +17578,14 @@ class RefusalLog {
   using Clock = Deadline::Clock;
   static constexpr int lines_per_second = 5;
 
-  explicit RefusalLog(std::function<void(const std::string&)> tell) : tell_(std::move(tell)) {}
+  explicit RefusalLog(std::function<void(const std::string&)> tell);
 
   void note(const std::string& line, Clock::time_point now);
 
   /// Tells how many lines were left out, once the second is over.
-  void tell_rest(Clock::time_point now) {
-    if (untold_ > 0 && now >= window_end_) begin_window(now);
-  }
+  void tell_rest(Clock::time_point now);
   /// When tell_rest() has something to tell; far in the future if it has not.
-  [[nodiscard]] Clock::time_point due() const noexcept { return untold_ > 0 ? window_end_ : Clock::time_point::max(); }
+  [[nodiscard]] Clock::time_point due() const noexcept;
   [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
 
  private:
@@ -25456,209 +17606,8 @@ class RefusalLog {
 
 #include <list>
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a line on a socket of TCP, with TLS or without.
-class SocketRankLine final : public RankLine {
- public:
-  SocketRankLine(Socket socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
-
-  [[nodiscard]] std::size_t send(const std::byte* bytes, std::size_t size) override {
-    return counted(socket_.send({bytes, size}), "sending");
-  }
-  [[nodiscard]] std::size_t receive(std::byte* bytes, std::size_t size) override;
-  [[nodiscard]] int fd() const noexcept override { return socket_.fd(); }
-  void hang_up() noexcept override { ::shutdown(socket_.fd(), SHUT_RDWR); }
-  [[nodiscard]] const std::string& peer() const noexcept override { return peer_; }
-
- private:
-  [[nodiscard]] std::size_t counted(ssize_t count, std::string_view doing) const;
-
-  Socket socket_;
-  std::string peer_;
-};
-
-/// Bounds what a rank does for those who have not proven themselves, and says how its lines go.
-struct RankLineLimits {
-  std::chrono::milliseconds lost_after{15'000};  ///< how long the other host may leave what it got unacknowledged
-  std::chrono::milliseconds handshake_time{5000};
-  std::size_t max_half_open = 256;  ///< besides the ranks that are expected
-  bool has_tls = false;             ///< what the lines carry goes by TLS
-};
-
-/// Is one connect() of one rank: calls the ranks before it, and listens for those after it until they have come. Only
-/// so long anything listens.
-class RankMeeting {
- public:
-  using Clock = Deadline::Clock;
-  using Tell = std::function<void(const std::string&)>;
-
-  RankMeeting(const World& world, Store& store, const std::string& group, const std::string& host, const Hmac& secret,
-              const RankLineLimits& limits, Tell tell, const Deadline& deadline);
-
-  [[nodiscard]] std::vector<std::unique_ptr<RankLine>> meet();
-
- private:
-  // To a rank that listens. Tries again until it is let in.
-  struct Call {
-    Call(int to, const std::string& place, const Hmac& secret);
-    [[nodiscard]] std::string address() const { return address_text(host, port); }
-
-    int rank;
-    int port = 0;
-    std::string host{};
-    PairProofs proofs;
-    Socket connecting{};
-    std::optional<PairCalling> handshake{};
-    Clock::time_point since{};
-    Clock::time_point again{};
-    std::chrono::milliseconds pause{5};
-    std::string cause = "it has not been tried";
-  };
-  struct HalfOpen {
-    HalfOpen(Socket socket, const PairProofs& proofs, int rank, bool has_tls)
-        : address(SocketAddress::of_peer(socket.fd()).text()), handshake(std::move(socket), proofs, rank, has_tls) {}
-    std::string address;
-    Clock::time_point since = Clock::now();
-    PairListening handshake;
-  };
-
-  using State = PairHandshake::State;
-  // So long an honest rank's handshake may take before it can be the one that has to go.
-  static constexpr std::chrono::milliseconds safe_age{250};
-
-  void advance_calls();
-
-  // Returns true once the line is there.
-  [[nodiscard]] bool advance(Call& call);
-
-  // A call that may have been taken is not given up while the connection lasts: the other rank would listen no more.
-  [[nodiscard]] Clock::time_point gives_up_at(const Call& call) const;
-
-  void begin(Call& call);
-  [[nodiscard]] static int fd_of(const Call& call) noexcept {
-    return call.handshake ? call.handshake->socket().fd() : call.connecting.fd();
-  }
-
-  [[nodiscard]] bool give_up(Call& call, std::string cause) const;
-
-  void advance_listening();
-
-  void accept_some();
-  [[nodiscard]] std::size_t max_half_open() const noexcept { return limits_.max_half_open + lines_.size(); }
-  // Where all have only just come, the next one waits in the kernel's queue.
-  [[nodiscard]] bool is_crowded() const;
-
-  void refuse(const HalfOpen& one, const std::string& why);
-
-  void admit(HalfOpen& one);
-
-  void add(int rank, Socket socket, const std::string& address);
-
-  void wait();
-  static constexpr std::chrono::milliseconds slack{1};
-
-  [[noreturn]] void throw_late() const;
-
-  int rank_;
-  RankLineLimits limits_;
-  Deadline deadline_;
-  RefusalLog log_;
-  Socket socket_;
-  std::vector<std::unique_ptr<RankLine>> lines_;
-  int num_missing_;  // of the ranks that call this one
-  std::string place_{};
-  std::optional<PairProofs> proofs_{};
-  std::list<Call> calls_{};
-  std::list<HalfOpen> half_open_{};
-  std::vector<pollfd> polled_{};
-  std::string last_refusal_{};
-};
-
-/// Connects ranks that know the run's secret.
-class SecretConnector final : public RankConnector {
- public:
-  using Tell = RankMeeting::Tell;
-
-  /// run: what two runs with one secret, and two generations of one, differ by. tell: is told of those who were
-  /// refused.
-  SecretConnector(const Hmac& secret, const std::string& run, Tell tell, RankLineLimits limits = {})
-      : key_(derive(secret, run)), tell_(std::move(tell)), limits_(limits) {}
-
-  [[nodiscard]] std::vector<std::unique_ptr<RankLine>> connect(const World& world, Store& store,
-                                                               const std::string& group, const std::string& host,
-                                                               const Deadline& deadline) override;
-  [[nodiscard]] bool encrypts() const noexcept override { return limits_.has_tls; }
-
- private:
-  static Hmac derive(const Hmac& secret, const std::string& run);
-
-  const Hmac key_;
-  Tell tell_;
-  RankLineLimits limits_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/workers/detail/launched_link.hpp
 // A worker's end where several processes make the workers: its place among all, and the store of all. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Passes on what the worker's own process provides, but for what is of all processes together.
-class LaunchedLink final : public WorkerLink {
- public:
-  /// own: the link that the worker's process has made; outlives this one. place: of the store; rank and generation are
-  /// filled in here. address: by which the others reach this host.
-  LaunchedLink(WorkerLink& own, const NetworkStorePlace& place, const Hmac& secret, const std::string& address)
-      : LaunchedLink(own, WireReader{own.briefing()}, place, secret, address) {}
-
-  [[nodiscard]] const World& world() const noexcept override { return world_; }
-  [[nodiscard]] Store& store() noexcept override { return store_; }
-  [[nodiscard]] WorkerPage& page() noexcept override { return own_->page(); }
-  [[nodiscard]] std::string_view briefing() const noexcept override {
-    return own_->briefing().substr(sizeof(GroupLayout));
-  }
-
-  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override {
-    return own_->take_snapshot(size_bytes, kind);
-  }
-  [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept override {
-    return own_->snapshot_memory(kind, size_bytes);
-  }
-  void drop_snapshot(int slot) noexcept override { own_->drop_snapshot(slot); }
-  void await_snapshot(int slot) override { own_->await_snapshot(slot); }
-  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
-  }
-  [[nodiscard]] bool sees_snapshots_of(int rank) const noexcept override {
-    return rank >= first_rank_ && rank - first_rank_ < own_->world().size;
-  }
-
-  void post(std::span<const std::byte> message) override { own_->post(message); }
-  void on_abort(std::function<void(std::string_view)> handler) override { own_->on_abort(std::move(handler)); }
-
- private:
-  LaunchedLink(WorkerLink& own, WireReader briefing, const NetworkStorePlace& place, const Hmac& secret,
-               const std::string& address)
-      : LaunchedLink(own, briefing.take<GroupLayout>(), place, secret, address) {}
-  LaunchedLink(WorkerLink& own, const GroupLayout& layout, const NetworkStorePlace& place, const Hmac& secret,
-               const std::string& address);
-
-  static World world_of(const World& own, const GroupLayout& layout, const std::string& address);
-  static NetworkStorePlace store_place(NetworkStorePlace place, const GroupLayout& layout, int rank);
-
-  WorkerLink* own_;
-  int first_rank_;
-  World world_;
-  NetworkStore store_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/listener.hpp
 // The leader's ear: takes connections of those who know the secret, serves the store, bears with everybody else.
@@ -25701,11 +17650,11 @@ class Listener {
   ~Listener();
 
   /// The address and port that it listens on, numeric.
-  [[nodiscard]] std::string host() const { return SocketAddress::of_self(socket_.fd()).host(); }
-  [[nodiscard]] int port() const { return SocketAddress::of_self(socket_.fd()).port(); }
+  [[nodiscard]] std::string host() const;
+  [[nodiscard]] int port() const;
 
   /// Can be read from while an agent waits to be taken.
-  [[nodiscard]] int agents_fd() const noexcept { return agents_event_.fd(); }
+  [[nodiscard]] int agents_fd() const noexcept;
   /// Returns the next agent that has connected, or nothing at the deadline.
   [[nodiscard]] std::optional<AgentConnection> take_agent(const Deadline& deadline);
 
@@ -25759,7 +17708,7 @@ class Listener {
 
   // Where all have only just come, the next one waits in the kernel's queue.
   [[nodiscard]] bool is_crowded();
-  [[nodiscard]] Clock::duration oldest_age() const { return Clock::now() - half_open_.begin()->second.since; }
+  [[nodiscard]] Clock::duration oldest_age() const;
 
   void take_in(Socket socket);
 
@@ -25780,9 +17729,7 @@ class Listener {
   // once.
   void deliver(const std::vector<StoreReply>& replies);
 
-  void send_all() {
-    for (const std::uint64_t id : std::exchange(unsent_, {})) send_to(id);
-  }
+  void send_all();
 
   void send_to(std::uint64_t id);
 
@@ -25803,12 +17750,12 @@ class Listener {
   Clock::time_point accepts_again_ = Clock::time_point::max();  // the far future: it accepts now
   std::size_t accepts_again_below_ = 0;
   HalfOpens half_open_{};
-  std::deque<AgentConnection> agents_{};
-  std::map<std::uint64_t, Session> sessions_{};
-  std::set<std::uint64_t> unsent_{};  // the sessions for which something was queued
+  std::deque<AgentConnection> agents_;
+  std::map<std::uint64_t, Session> sessions_;
+  std::set<std::uint64_t> unsent_;  // the sessions for which something was queued
   StoreServer store_{};
   std::uint32_t store_generation_ = 0;
-  std::set<std::array<std::byte, 32>> tickets_used_{};  // the nonces of hellos by ticket, so that none comes twice
+  std::set<std::array<std::byte, 32>> tickets_used_;  // the nonces of hellos by ticket, so that none comes twice
   bool expects_agents_ = true;
 
   std::thread thread_{};
@@ -25823,63 +17770,6 @@ class Listener {
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is one address of one interface of this host.
-struct InterfaceAddress {
-  std::string interface {};
-  SocketAddress address{};
-  bool is_loopback = false;
-
-  /// The bytes of the address: 4 or 16.
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept;
-  /// Is it one that means nothing without the name of an interface?
-  [[nodiscard]] bool is_link_local() const noexcept;
-};
-
-/// Returns the addresses of all interfaces that are up, in the order of the system.
-[[nodiscard]] std::vector<InterfaceAddress> interface_addresses();
-
-/// Is a network, such as 10.0.0.0/8 or fd00::/8, or a single address.
-class Network {
- public:
-  /// Nothing if the text is not the address of a network.
-  [[nodiscard]] static std::optional<Network> parse(const std::string& text);
-
-  [[nodiscard]] bool contains(std::span<const std::byte> address) const noexcept;
-
- private:
-  std::byte bytes_[16] = {};
-  std::size_t num_bytes_ = 0;
-  std::size_t num_bits_ = 0;
-};
-
-/// Lists addresses as errors do: "eth0 10.0.0.7, lo 127.0.0.1".
-[[nodiscard]] std::string list_addresses(const std::vector<InterfaceAddress>& addresses);
-
-/// Returns the address from which packets to a host would be sent, without sending any; nothing if there is no way
-/// there.
-[[nodiscard]] std::optional<SocketAddress> address_towards(const std::string& host);
-
-[[nodiscard]] bool is_loopback(const SocketAddress& address) noexcept;
-
-// The address that was asked for by the name of an interface or as a network.
-[[nodiscard]] std::string address_in(const std::string& network, const std::vector<InterfaceAddress>& all);
-
-// The one address by which other hosts may reach this one, where nobody has said towards whom.
-[[nodiscard]] std::string only_address(const std::vector<InterfaceAddress>& all);
-
-/// Returns the address, in numbers, by which the other processes reach this host: the one that packets to the leader
-/// are sent from, unless network names another. leader_host: empty where it is not known, as by the leader itself.
-/// hosts_differ: not all processes are on this host, so that an address of the loopback would be of no use to them.
-/// Throws: ConfigError if there is none, or none is the obvious one.
-[[nodiscard]] std::string own_address_towards(const std::string& leader_host, const std::string& network,
-                                                     bool hosts_differ);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/launched.hpp
 // Workers of processes that an engine has started - Slurm, MPI, torchrun, Kubernetes - on one host or many. Workers
@@ -25924,9 +17814,7 @@ class Launched {
   [[nodiscard]] bool leads() const noexcept { return launch_.process == leading_; }
   [[nodiscard]] int num_processes() const noexcept { return launch_.num_processes; }
   /// Of all processes together; known to the leader.
-  [[nodiscard]] int num_workers() const noexcept {
-    return std::accumulate(members_.workers.begin(), members_.workers.end(), 0);
-  }
+  [[nodiscard]] int num_workers() const noexcept;
 
   /// Of those processes that are there, also those that have come back just now. The leader goes on with no fewer than
   /// half of the processes that had a part before: the others may have lost it, and go on themselves.
@@ -25940,7 +17828,7 @@ class Launched {
   void tell(std::string_view text);
   /// For whoever leads when this process is lost.
   void note(std::string_view text);
-  [[nodiscard]] std::string hear() { return follow({}); }
+  [[nodiscard]] std::string hear();
   [[nodiscard]] std::string follow(const WorkerBody& body);
 
   /// What is known of the leader that is lost. torchrun starts all processes again then.
@@ -25966,20 +17854,16 @@ class Launched {
   [[nodiscard]] bool comes_back();
 
   // What a process counts as under who leads now: the leader is the first, and process 0 stands in its place.
-  [[nodiscard]] int slot_of(int process) const noexcept {
-    return process == leading_ ? 0 : process == 0 ? leading_ : process;
-  }
+  [[nodiscard]] int slot_of(int process) const noexcept;
   // Of one that says it is that process: 0 if there is none by that number but this one, which leads.
-  [[nodiscard]] int slot_of_other(int process) const noexcept {
-    return process >= 0 && process < num_processes() ? slot_of(process) : 0;
-  }
+  [[nodiscard]] int slot_of_other(int process) const noexcept;
 
-  static std::size_t index(int process) noexcept { return static_cast<std::size_t>(process); }
+  static std::size_t index(int process) noexcept;
 
   [[nodiscard]] int own_workers() const;
 
-  [[nodiscard]] bool is_one_host() const { return detail::is_one_host(launch_); }
-  [[nodiscard]] detail::ConnectionLimits limits() const { return {.has_tls = has_tls_}; }
+  [[nodiscard]] bool is_one_host() const;
+  [[nodiscard]] detail::ConnectionLimits limits() const;
 
   [[nodiscard]] WorkerBody body_of(const WorkerBody& body) const;
 
@@ -26012,9 +17896,7 @@ class Launched {
 
   void lead_those_there();
 
-  void say(const std::string& line) const {
-    if (plan_.say) plan_.say(line);
-  }
+  void say(const std::string& line) const;
 
   // Of the others.
   void find_leader(detail::Bulletin& bulletin, const Deadline& deadline);
@@ -26027,29 +17909,28 @@ class Launched {
   JoinPlan plan_{};
   detail::Launch launch_{};
   bool has_tls_ = false;
-  std::optional<detail::Hmac> secret_{};
-  std::string address_{};  // by which the others reach this host
+  std::optional<detail::Hmac> secret_;
+  std::string address_;  // by which the others reach this host
   detail::NetworkStorePlace place_{};
-  std::unique_ptr<detail::Listener> listener_{};                  // of the leader
-  std::unique_ptr<detail::AgentLines> lines_{};                   // of the leader
-  std::unique_ptr<detail::Bulletin> bulletin_{};                  // of the leader, where processes may come back
+  std::unique_ptr<detail::Listener> listener_;                  // of the leader
+  std::unique_ptr<detail::AgentLines> lines_;                   // of the leader
+  std::unique_ptr<detail::Bulletin> bulletin_;                  // of the leader, where processes may come back
   detail::Newcomer own_{};                                        // what this process is
   detail::LaunchedMembers members_{};                             // of the leader
-  std::string told_{};                                            // what all have been told last
-  std::string noted_{};                                           // and asked to remember
+  std::string told_;                                            // what all have been told last
+  std::string noted_;                                           // and asked to remember
   int leading_ = 0;                                               // the process that leads
   int former_ = 0;                                                // the one that led before it
   Deadline::Clock::time_point next_return_{};                     // when to ask again whether another was chosen
   std::uint32_t first_generation_ = 0;                            // of workers, under this leader
-  std::vector<std::optional<detail::AgentConnection>> agents_{};  // of one that is about to lead: who has come
+  std::vector<std::optional<detail::AgentConnection>> agents_;  // of one that is about to lead: who has come
   Deadline::Clock::time_point next_sign_{};                       // of its life that it gives these
-  std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
-  std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process
+  std::vector<bool> has_part_;                      // in the last start under a leader that is lost, by process
+  std::vector<bool> is_gone_;                       // those that have led and are lost since then, by process
   std::uint64_t num_steps_ = 0;                       // of this process's workers then
-  std::optional<detail::SecureConnection> leader_{};  // of the others
+  std::optional<detail::SecureConnection> leader_;  // of the others
   bool was_elected_ = false;                          // the leader, by this process among others
 };
-static_assert(Scaling<Launched> && JoiningScaling<Launched>);
 
 }  // namespace railyard::inline v0_1
 #endif
@@ -26064,132 +17945,14 @@ static_assert(Scaling<Launched> && JoiningScaling<Launched>);
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <link.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Lets Gloo read and write our store. Gloo's newer stores have more members, all with defaults.
-class GlooStore final : public gloo::rendezvous::Store {
- public:
-  GlooStore(railyard::Store& store, std::string prefix, int size, const Deadline& deadline);
-
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_->set(prefix_ + key, std::string_view{data.data(), data.size()});
-  }
-  std::vector<char> get(const std::string& key) override;
-  void wait(const std::vector<std::string>& keys) override {
-    for (const auto& key : keys) static_cast<void>(get(key));
-  }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& /*timeout*/) override { wait(keys); }
-
- private:
-  railyard::Store* store_;
-  std::string prefix_;
-  Deadline deadline_;
-};
-
-/// Is a file descriptor that a device's loop watches. Both forms of handleEvents exist because Gloo has changed its
-/// signature: one of them overrides, the other is an overload that nobody calls.
-class GlooEvent : public gloo::transport::tcp::Handler {
- public:
-  GlooEvent(gloo::transport::tcp::Device& device, int descriptor);
-  GlooEvent(const GlooEvent&) = delete;
-  GlooEvent& operator=(const GlooEvent&) = delete;
-  ~GlooEvent() { ::close(descriptor_); }
-
-  virtual void handleEvents(int /*events*/) { handle(); }
-  virtual void handleEvents(gloo::transport::tcp::Loop& /*loop*/, int /*events*/) { handle(); }
-
- protected:
-  virtual void handle() = 0;
-  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
-  void watch() { device_->registerDescriptor(descriptor_, EPOLLIN, this); }
-  void unwatch() { device_->unregisterDescriptor(descriptor_, this); }
-
- private:
-  gloo::transport::tcp::Device* device_;
-  int descriptor_;
-};
-
-/// Keeps the loop of a device turning while it lives. Connecting and closing wait for the loop to come round, once for
-/// every peer, and an idle loop sleeps up to 10 ms.
-class GlooTicker final : public GlooEvent {
- public:
-  explicit GlooTicker(gloo::transport::tcp::Device& device)
-      : GlooEvent(device, ::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    watch();
-  }
-  ~GlooTicker() override;
-
-  /// Destroys the device, which this is the last to hold, while its loop still turns: an old Gloo's destructor waits
-  /// for the loop to come round, and a new one's for it to have nothing more to do.
-  void end_with(std::shared_ptr<gloo::transport::tcp::Device> device);
-
- private:
-  void handle() override;
-
-  std::atomic<bool> is_ending_{false};
-  std::atomic<bool> has_ended_{false};
-  std::atomic<int> num_last_ticks_{0};
-  int num_ticks_ = 0;
-};
-
-/// Wakes this rank's thread out of a wait of Gloo's at a given time, which is not an error to Gloo.
-class GlooAlarm final : public GlooEvent {
- public:
-  using Buffer = gloo::transport::UnboundBuffer;
-  enum class Wait { receive, send };
-
-  explicit GlooAlarm(gloo::transport::tcp::Device& device)
-      : GlooEvent(device, ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
-    watch();
-  }
-  ~GlooAlarm() override { unwatch(); }
-
-  void set(Deadline::Clock::time_point when);
-
-  /// Waits for one completion of the buffer; false if the alarm went off. Throws what Gloo throws.
-  [[nodiscard]] bool wait(Buffer& buffer, Wait what, std::chrono::milliseconds timeout);
-
- private:
-  void handle() override;
-
-  std::mutex mutex_;
-  Buffer* waiting_ = nullptr;
-  Wait what_ = Wait::receive;
-  bool has_rung_ = false;
-};
-
-/// Throws ConfigError if the file, in which something of Gloo's lies, is LibTorch's.
-void check_gloo_file(std::string_view file);
-
-/// Throws ConfigError if address, a function or table of Gloo's, lies in LibTorch.
-void check_gloo_is_own(const void* address);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/collectives/detail/host_address.hpp
 // From a host's name to an address that this host can listen on. Collectives room.
 
 #include <netdb.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-struct HostAddress {
-  std::string text{};  ///< numeric
-  int family = AF_UNSPEC;
-};
-
-/// Resolves a name or address and checks that a socket can be bound to it. field is the option that errors name.
-/// Throws: ConfigError.
-[[nodiscard]] HostAddress own_address(const std::string& host, std::string_view field);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/collectives/detail/mesh_lines.hpp
 // What messages between any two ranks of a group go through. Collectives room.
@@ -26239,201 +18002,8 @@ class MeshLines {
 // ---- railyard/collectives/detail/gloo_lines.hpp
 // Lines between ranks on the transport of libgloo, which proves nothing to anybody. Collectives room.
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is libgloo's full mesh: a thread for each object, in which SIGPIPE is blocked for good. Whoever calls has blocked it
-/// as well.
-class GlooLines final : public MeshLines {
- public:
-  /// Throws: std::exception if the mesh does not come to be.
-  GlooLines(const HostAddress& address, const World& world, Store& store, const std::string& prefix,
-            const Deadline& deadline);
-  ~GlooLines() override;
-
-  [[nodiscard]] std::unique_ptr<Transfer> start(const void* from, std::size_t from_bytes, void* to,
-                                                std::size_t to_bytes) override {
-    return std::make_unique<GlooTransfer>(*this, from, from_bytes, to, to_bytes);
-  }
-
-  // Gloo tells those whose messages are under way that a connection is closed, and nobody else. So a receive that never
-  // ends is posted to every rank. A wait that was aborted before it began reports an error, and waits for nothing.
-  [[nodiscard]] bool is_closed(int rank) override;
-
-  // Gloo has no such function, but a wait that times out closes all connections, which wakes all who wait for them.
-  void close() noexcept override;
-
- private:
-  using Milliseconds = std::chrono::milliseconds;
-  using Wait = GlooAlarm::Wait;
-
-  class GlooTransfer final : public Transfer {
-   public:
-    GlooTransfer(GlooLines& lines, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes);
-    void send(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override;
-    void receive(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override;
-    [[nodiscard]] bool wait(Time wake, const Deadline& deadline) override;
-
-   private:
-    GlooLines* lines_;
-    std::unique_ptr<gloo::transport::UnboundBuffer> source_{};
-    std::unique_ptr<gloo::transport::UnboundBuffer> target_{};
-    int num_sends_ = 0;
-    int num_receives_ = 0;
-  };
-
-  // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
-  // when Gloo's own timer runs out it closes all connections before the others can have been told why.
-  [[nodiscard]] static Milliseconds timeout(const Deadline& deadline);
-
-  void set_alarm(Time when) {
-    if (std::exchange(alarm_time_, when) != when) alarm_->set(when);
-  }
-
-  void post_canaries(const World& world);
-
-  static constexpr std::uint64_t canary_slot = 1;
-
-  std::shared_ptr<gloo::transport::tcp::Device> device_{};
-  std::unique_ptr<GlooAlarm> alarm_{};
-  Time alarm_time_{};
-  std::shared_ptr<gloo::rendezvous::Context> context_{};
-  char canary_byte_ = 0;
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> canaries_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/collectives/detail/proven_lines.hpp
 // Messages on lines whose ends have proven themselves. Collectives room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Moves messages on one line in both directions. Each end says what it is ready to receive before it is sent, or while
-/// it is: whoever sends knows in the end that the other one is in the same operation. What comes out of its turn is
-/// left where it is: it takes no memory, whoever sends it.
-class ProvenLine {
- public:
-  explicit ProvenLine(std::unique_ptr<RankLine> line) : line_(std::move(line)) {}
-
-  [[nodiscard]] int fd() const noexcept { return line_->fd(); }
-  void hang_up() noexcept { line_->hang_up(); }
-
-  void send(std::uint64_t slot, const std::byte* from, std::size_t size_bytes);
-  void receive(std::uint64_t slot, std::byte* to, std::size_t size_bytes);
-
-  /// Sends and takes what can be at once. Returns true if nothing is left to do. Throws: Error if the line is lost.
-  [[nodiscard]] bool advance();
-
-  /// What to wait for before the next advance(), as poll() has it.
-  [[nodiscard]] short events() const noexcept;
-  /// Takes what poll() has said. Throws: Error if the line has ended, and what is left of it is of no use.
-  void look_at(short events) const;
-  /// Has the other end gone?
-  [[nodiscard]] bool is_closed() const noexcept;
-
- private:
-  struct Head {
-    static constexpr std::uint64_t data = 1;
-    static constexpr std::uint64_t ready = 2;
-    std::uint64_t kind = 0;
-    std::uint64_t slot = 0;
-  };
-  struct Outgoing {
-    Head head{};
-    const std::byte* from = nullptr;
-    std::size_t size_bytes = 0;
-  };
-  struct Incoming {
-    std::uint64_t slot = 0;
-    std::byte* to = nullptr;
-    std::size_t size_bytes = 0;
-    bool has_begun = false;
-  };
-
-  // Up to this size a copy costs less than a call of the system.
-  static constexpr std::size_t small_bytes = 8192;
-
-  [[nodiscard]] bool has_to_send() const noexcept {
-    return sent_ < packed_.size() || rest_bytes_ > 0 || !outgoing_.empty();
-  }
-  [[nodiscard]] bool wants_bytes() const noexcept { return !incoming_.empty() || !awaited_.empty(); }
-
-  void send_some();
-
-  // Puts together what is small, up to and with the beginning of what is not.
-  void pack();
-  void append(const std::byte* bytes, std::size_t size) { packed_.insert(packed_.end(), bytes, bytes + size); }
-
-  // Returns false if nothing more can be taken now.
-  [[nodiscard]] bool take_some();
-
-  [[nodiscard]] bool take_payload();
-
-  [[nodiscard]] bool hold_more();
-
-  std::unique_ptr<RankLine> line_;
-  std::deque<Outgoing> outgoing_{};
-  std::vector<std::byte> packed_{};  // what is sent first of all
-  std::size_t sent_ = 0;             // of packed_
-  const std::byte* rest_ = nullptr;  // what is sent next
-  std::size_t rest_bytes_ = 0;
-  std::deque<std::uint64_t> awaited_{};  // slots for which the other end is not ready yet
-  std::deque<Incoming> incoming_{};
-  std::array<std::byte, small_bytes> held_{};  // what has come and was not asked for yet
-  std::size_t taken_ = 0;
-  std::size_t num_held_ = 0;
-  bool is_out_of_turn_ = false;
-};
-
-/// Is the lines to all other ranks. Needs no thread: the lines move while somebody waits.
-class ProvenLines final : public MeshLines {
- public:
-  /// lines: by rank, nullptr for this one.
-  explicit ProvenLines(std::vector<std::unique_ptr<RankLine>> lines);
-
-  [[nodiscard]] std::unique_ptr<Transfer> start(const void* from, std::size_t /*from_bytes*/, void* to,
-                                                std::size_t /*to_bytes*/) override;
-  [[nodiscard]] bool is_closed(int rank) override { return line(rank).is_closed(); }
-  void close() noexcept override {
-    for (const auto& line : lines_) {
-      if (line) line->hang_up();
-    }
-  }
-
- private:
-  class ProvenTransfer final : public Transfer {
-   public:
-    ProvenTransfer(ProvenLines& lines, const std::byte* from, std::byte* to) : lines_(&lines), from_(from), to_(to) {}
-
-    void send(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override {
-      busy(peer).send(slot, from_ + offset, size_bytes);
-    }
-    void receive(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override {
-      busy(peer).receive(slot, to_ + offset, size_bytes);
-    }
-
-    [[nodiscard]] bool wait(Time wake, const Deadline& /*deadline*/) override;
-
-   private:
-    ProvenLine& busy(int peer);
-
-    ProvenLines* lines_;
-    const std::byte* from_;
-    std::byte* to_;
-    std::vector<ProvenLine*> busy_{};
-    std::vector<pollfd> polled_{};
-  };
-
-  [[nodiscard]] ProvenLine& line(int rank) { return *lines_[static_cast<std::size_t>(rank)]; }
-
-  std::vector<std::unique_ptr<ProvenLine>> lines_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/collectives/detail/scratch.hpp
 // Memory that operations need for a while, kept for the next one. Collectives room.
@@ -26448,7 +18018,7 @@ class Scratch {
   [[nodiscard]] std::byte* take(std::size_t size_bytes);
 
  private:
-  std::unique_ptr<std::byte[]> bytes_{};
+  std::unique_ptr<std::byte[]> bytes_;
   std::size_t size_bytes_ = 0;
 };
 
@@ -26523,7 +18093,7 @@ class GlooTcp {
   };
   struct ResetAtEnd {
     Running*& pointer;
-    ~ResetAtEnd() { pointer = nullptr; }
+    ~ResetAtEnd();
   };
 
  public:
@@ -26531,7 +18101,7 @@ class GlooTcp {
   [[nodiscard]] int rank() const noexcept { return world_.rank; }
   [[nodiscard]] int size() const noexcept { return world_.size; }
 
-  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return scratch_.take(size_bytes); }
+  [[nodiscard]] std::byte* scratch(std::size_t size_bytes);
 
   /// Is one step of an operation: messages that are under way together.
   class Step {
@@ -26540,9 +18110,7 @@ class GlooTcp {
 
     void send(int peer, std::size_t offset, std::size_t size_bytes);
     void receive(int peer, std::size_t offset, std::size_t size_bytes);
-    void finish() {
-      if (transfer_) gloo_->await(*transfer_);
-    }
+    void finish();
 
    private:
     // One message moves less than 2^31 bytes: the kernel writes no more at a time, and Gloo keeps some sizes in an int.
@@ -26558,17 +18126,17 @@ class GlooTcp {
 
     GlooTcp* gloo_;
     std::uint64_t slot_;
-    std::unique_ptr<detail::MeshLines::Transfer> transfer_{};
+    std::unique_ptr<detail::MeshLines::Transfer> transfer_;
   };
 
   [[nodiscard]] Step step(const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes);
 
  private:
-  explicit GlooTcp(const World& world) : world_(world) {}
+  explicit GlooTcp(const World& world);
 
   GlooTcp(const Options& options, const World& world, Store& store, const std::string& prefix, const Deadline& deadline);
 
-  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+  [[nodiscard]] detail::Arguments arguments() const noexcept;
 
   template <class Body>
   FinishedWork run(const detail::Signature& signature, const Call& call, const Body& body) {
@@ -26628,13 +18196,11 @@ class GlooTcp {
   // Is there a closed connection to a rank which has said why?
   [[nodiscard]] bool has_seen_a_notice();
 
-  [[nodiscard]] bool is_closed(int rank) { return lines_->is_closed(rank); }
+  [[nodiscard]] bool is_closed(int rank);
 
   void post(const detail::Notice& notice) noexcept;
 
-  void close_connections() noexcept {
-    if (lines_) lines_->close();
-  }
+  void close_connections() noexcept;
 
   void throw_if_lost(const detail::Signature& signature);
 
@@ -26646,21 +18212,19 @@ class GlooTcp {
   static constexpr Milliseconds poll_interval{100};
 
   World world_;
-  std::unique_ptr<detail::MeshLines> lines_{};  // nullptr for a rank that is alone
+  std::unique_ptr<detail::MeshLines> lines_;  // nullptr for a rank that is alone
   detail::Scratch scratch_{};
   std::uint64_t num_collectives_ = 0;
-  std::vector<std::uint64_t> sent_{};      // messages, by receiver
-  std::vector<std::uint64_t> received_{};  // messages, by sender
-  std::vector<detail::Position> skipped_{};
+  std::vector<std::uint64_t> sent_;      // messages, by receiver
+  std::vector<std::uint64_t> received_;  // messages, by sender
+  std::vector<detail::Position> skipped_;
   Running* running_ = nullptr;
   Milliseconds until_look_{100};
-  std::optional<detail::Notices> notices_{};
+  std::optional<detail::Notices> notices_;
   std::mutex post_mutex_;
   std::mutex mutex_;
-  std::optional<detail::Verdict> failure_{};  // set once, and never changed after
+  std::optional<detail::Verdict> failure_;  // set once, and never changed after
 };
-static_assert(Backend<GlooTcp>);
-static_assert(detail::Mesh<GlooTcp>);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -26676,7 +18240,7 @@ namespace detail {
 /// next.
 class Losses {
  public:
-  Losses(Store& store, std::string prefix, int rank) : store_(&store), prefix_(std::move(prefix)), rank_(rank) {}
+  Losses(Store& store, std::string prefix, int rank);
 
   /// Leaves what this rank knows by itself, before it ends the parts of the group.
   void post(const Verdict& verdict) noexcept;
@@ -26694,7 +18258,7 @@ class Losses {
 
   [[nodiscard]] std::optional<Verdict> ask(int rank, const Deadline& deadline);
 
-  [[nodiscard]] std::string key(int rank) const { return stage_key(prefix_, "lost", rank); }
+  [[nodiscard]] std::string key(int rank) const;
 
   Store* store_;
   std::string prefix_;
@@ -26713,13 +18277,14 @@ namespace detail {
 /// Is a part of another store: the keys of those who share a prefix. Its waits end once it has been given up.
 class PrefixStore final : public Store {
  public:
-  PrefixStore(Store& store, std::string prefix) : store_(&store), prefix_(std::move(prefix)) {}
+  PrefixStore(Store& store, std::string prefix);
 
-  void set(std::string_view key, std::string_view value) override { store_->set(prefix_ + std::string{key}, value); }
+  void set(std::string_view key, std::string_view value) override;
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override;
   void expect(const std::vector<std::string>& keys) override;
-  [[nodiscard]] Descriptor take_memory() override { return store_->take_memory(); }
-  void give_up() noexcept { is_given_up_.store(true); }
+  [[nodiscard]] Descriptor take_memory() override;
+  [[nodiscard]] bool joins_threads() const noexcept override;
+  void give_up() noexcept;
 
  private:
   Store* store_;
@@ -26755,7 +18320,7 @@ class GlooHosts {
                                                           const Deadline& deadline);
 
   /// The memory of this host's ranks, with the lines between hosts.
-  [[nodiscard]] HostMemory& host_memory() noexcept { return *lane_; }
+  [[nodiscard]] HostMemory& host_memory() noexcept;
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call);
 
@@ -26793,35 +18358,28 @@ class GlooHosts {
   // ends the group as in any operation.
   class Lane final : public HostMemory {
    public:
-    Lane(GlooHosts& hosts, HostMemory& inner, GlooTcp& outer, bool has_side)
-        : hosts_(&hosts), inner_(&inner), outer_(&outer), has_side_(has_side) {}
+    Lane(GlooHosts& hosts, HostMemory& inner, GlooTcp& outer, bool has_side);
 
-    [[nodiscard]] int rank() const noexcept override { return hosts_->world_.local_rank; }
-    [[nodiscard]] int size() const noexcept override { return hosts_->world_.local_size; }
-    [[nodiscard]] int host() const noexcept override { return hosts_->world_.node; }
-    [[nodiscard]] int num_hosts() const noexcept override { return hosts_->world_.num_nodes; }
+    [[nodiscard]] int rank() const noexcept override;
+    [[nodiscard]] int size() const noexcept override;
+    [[nodiscard]] int host() const noexcept override;
+    [[nodiscard]] int num_hosts() const noexcept override;
 
     void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) override;
-    void add_step() noexcept override { inner_->add_step(); }
+    void add_step() noexcept override;
     void step(std::span<const std::byte> record) override;
-    void rest() noexcept override { inner_->rest(); }
-    [[nodiscard]] std::span<const std::byte> record_of(int rank) const override { return inner_->record_of(rank); }
-    [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override {
-      return inner_->place_of(memory);
-    }
-    [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept override {
-      return inner_->at(rank, place);
-    }
-    [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept override { return inner_->heap(); }
+    void rest() noexcept override;
+    [[nodiscard]] std::span<const std::byte> record_of(int rank) const override;
+    [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override;
+    [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept override;
+    [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept override;
 
     void add_between_hosts(const Buffer& data, const Deadline& deadline) override;
     [[nodiscard]] std::future<void> begin_between_hosts(const Buffer& data, const Deadline& deadline) override;
 
-    [[nodiscard]] HostMemory* side(const Deadline& deadline) override {
-      return has_side_ ? &hosts_->connect_side(deadline) : nullptr;
-    }
-    void abort(std::string_view reason) noexcept override { hosts_->abort(reason); }
-    void withdraw() noexcept override { inner_->withdraw(); }
+    [[nodiscard]] HostMemory* side(const Deadline& deadline) override;
+    void abort(std::string_view reason) noexcept override;
+    void withdraw() noexcept override;
 
    private:
     template <class Function>
@@ -26838,7 +18396,7 @@ class GlooHosts {
 
   // Of one all_reduce().
   struct Parts {
-    [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return hosts.scratch(size_bytes); }
+    [[nodiscard]] std::byte* scratch(std::size_t size_bytes);
     void add_within(const Buffer& whole, const Buffer& own);
     void share_within(const Buffer& own, const Buffer& whole);
     [[nodiscard]] std::future<void> send_off(const Buffer& own);
@@ -26850,30 +18408,20 @@ class GlooHosts {
     const Call& call;
   };
 
-  GlooHosts(std::string host, const World& world, Store& store, const std::string& prefix)
-      : host_(std::move(host)),
-        world_(world),
-        inner_store_(store, compose("node {}/", world.node)),
-        outer_store_(store, compose("line {}/", world.local_rank)),
-        mesh_store_(store, "mesh/"),
-        losses_(store, prefix, world.rank) {}
+  GlooHosts(std::string host, const World& world, Store& store, const std::string& prefix);
 
-  static const std::byte* bytes_of(const ConstBuffer& buffer) noexcept {
-    return static_cast<const std::byte*>(buffer.data);
-  }
-  static void copy(std::byte* to, const std::byte* from, std::size_t size_bytes) noexcept {
-    if (size_bytes > 0) std::memcpy(to, from, size_bytes);
-  }
+  static const std::byte* bytes_of(const ConstBuffer& buffer) noexcept;
+  static void copy(std::byte* to, const std::byte* from, std::size_t size_bytes) noexcept;
 
-  [[nodiscard]] Arguments arguments() const noexcept { return {world_, DeviceKind::cpu}; }
-  [[nodiscard]] int node_of(int rank) const noexcept { return rank / world_.local_size; }
-  [[nodiscard]] int local_rank_of(int rank) const noexcept { return rank % world_.local_size; }
+  [[nodiscard]] Arguments arguments() const noexcept;
+  [[nodiscard]] int node_of(int rank) const noexcept;
+  [[nodiscard]] int local_rank_of(int rank) const noexcept;
 
   [[nodiscard]] World inner_world() const;
   // Of these no two run on one host.
   [[nodiscard]] World outer_world() const;
 
-  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return scratch_.take(size_bytes); }
+  [[nodiscard]] std::byte* scratch(std::size_t size_bytes);
 
   // Does work across hosts in a thread of its own. If the work of this thread fails meanwhile, that ends it as well.
   template <class Function>
@@ -26890,10 +18438,8 @@ class GlooHosts {
   void enter(const Signature& signature);
   void throw_if_lost(const Signature& signature);
 
-  [[nodiscard]] Part own_host() const noexcept {
-    return {.first = world_.node * world_.local_size, .is_within_host = true};
-  }
-  [[nodiscard]] Part own_line() const noexcept { return {.first = world_.local_rank, .stride = world_.local_size}; }
+  [[nodiscard]] Part own_host() const noexcept;
+  [[nodiscard]] Part own_line() const noexcept;
 
   template <class Function>
   void within(const Function& function) {
@@ -26926,7 +18472,7 @@ class GlooHosts {
 
   // This host and those of the ranks that are to blame, or where nobody is all that it can be.
   [[nodiscard]] std::string hosts_text(const std::vector<int>& blamed) const;
-  [[nodiscard]] std::string host_text(int node) const { return compose("host {} ({})", node, names_[index_of(node)]); }
+  [[nodiscard]] std::string host_text(int node) const;
 
   // Ends the group for this rank and returns why: the first reason counts. It is told before the parts are seen to end.
   Verdict lose(const Verdict& verdict);
@@ -26958,17 +18504,17 @@ class GlooHosts {
   PrefixStore inner_store_;
   PrefixStore outer_store_;
   PrefixStore mesh_store_;
-  std::map<int, PrefixStore> mesh_stores_{};
-  std::unique_ptr<SharedMemory> inner_{};
-  std::unique_ptr<GlooTcp> outer_{};
-  std::vector<std::string> names_{};  // of the hosts, with their addresses
+  std::map<int, PrefixStore> mesh_stores_;
+  std::unique_ptr<SharedMemory> inner_;
+  std::unique_ptr<GlooTcp> outer_;
+  std::vector<std::string> names_;  // of the hosts, with their addresses
   Losses losses_;
   Signature running_{};  // the operation under way
   std::mutex mutex_;     // guards what abort() looks at: the next two
-  std::optional<Verdict> failure_{};
-  std::map<int, std::unique_ptr<GlooTcp>> meshes_{};  // by peer
-  std::optional<Lane> lane_{};
-  std::optional<Lane> side_{};
+  std::optional<Verdict> failure_;
+  std::map<int, std::unique_ptr<GlooTcp>> meshes_;  // by peer
+  std::optional<Lane> lane_;
+  std::optional<Lane> side_;
   detail::Scratch scratch_{};
 };
 
@@ -27010,8 +18556,8 @@ class Gloo {
   static void check(const Options& options);
 
   /// Joins the group; the store must outlive the object. Cost: below a millisecond once all ranks have come, by TCP
-  /// some milliseconds. Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or
-  /// failed.
+  /// some milliseconds. Throws: ConfigError as check() does, where TCP is used or options name a host; CollectiveError
+  /// that names the ranks which did not come or failed.
   [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline);
 
@@ -27042,16 +18588,16 @@ class Gloo {
 
   class Side final : public SideLine {
    public:
-    explicit Side(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
-    void all_reduce(Buffer data, ReduceOp op, const Call& call) override { tcp_->all_reduce(data, op, call); }
-    void abort(std::string_view reason) noexcept override { tcp_->abort(reason); }
+    explicit Side(std::unique_ptr<Tcp> tcp);
+    void all_reduce(Buffer data, ReduceOp op, const Call& call) override;
+    void abort(std::string_view reason) noexcept override;
 
    private:
     std::unique_ptr<Tcp> tcp_;
   };
 
   Gloo() = default;
-  explicit Gloo(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
+  explicit Gloo(std::unique_ptr<SharedMemory> shared);
 
   static std::string host_of(const Options& options, const World& world);
 
@@ -27062,14 +18608,13 @@ class Gloo {
     return function(*tcp_);
   }
 
-  std::unique_ptr<SharedMemory> shared_{};  // one of the three
-  std::unique_ptr<Hosts> hosts_{};
-  std::unique_ptr<Tcp> tcp_{};
-  std::function<std::unique_ptr<Side>(const Deadline&)> connect_side_{};
-  std::unique_ptr<Side> side_{};
+  std::unique_ptr<SharedMemory> shared_;  // one of the three
+  std::unique_ptr<Hosts> hosts_;
+  std::unique_ptr<Tcp> tcp_;
+  std::function<std::unique_ptr<Side>(const Deadline&)> connect_side_;
+  std::unique_ptr<Side> side_;
   std::atomic<Side*> side_seen_{nullptr};  // by abort(), from another thread
 };
-static_assert(Backend<Gloo>);
 
 }  // namespace railyard::inline v0_1
 #endif
@@ -27118,19 +18663,11 @@ struct NcclConfig {
   int split_share = undefined;
 };
 
-inline constexpr int cuda_success = 0;
-inline constexpr int cuda_initialization_error = 3;
-inline constexpr int cuda_not_ready = 600;
-inline constexpr unsigned cuda_event_disable_timing = 2;
-inline constexpr int cuda_memcpy_default = 4;  // by the addresses: to and from the device, or on it
-
 /// Is NCCL, 2.18 or newer.
 struct NcclLibrary {
   explicit NcclLibrary(const std::string& path);
 
-  [[nodiscard]] static std::string version_text(int version) {
-    return compose("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-  }
+  [[nodiscard]] static std::string version_text(int version);
 
   int version = 0;
   NcclResult (*get_version)(int*) = nullptr;
@@ -27180,9 +18717,7 @@ class DeviceGuard {
   DeviceGuard(const CudaLibrary& cuda, int device);
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
-  ~DeviceGuard() {
-    if (!is_same_) cuda_->set_device(former_);
-  }
+  ~DeviceGuard();
 
  private:
   const CudaLibrary* cuda_;
@@ -27195,16 +18730,6 @@ class DeviceGuard {
 
 // ---- railyard/collectives/detail/nccl_devices.hpp
 // Counts the GPUs as CUDA does in a rank that is about to use one of them. Collectives room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Returns the number of GPUs as CUDA counts them in this process, which initialises it.
-/// Throws: ConfigError with CUDA's words, or if there is none.
-[[nodiscard]] int count_devices_here(const CudaLibrary& cuda);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/collectives/detail/nccl_peers.hpp
 // Learns of the death of ranks on the same host, which NCCL does not notice over NVLink. Collectives room.
@@ -27225,7 +18750,7 @@ class NcclPeers {
   [[nodiscard]] std::vector<int> ended() const;
 
  private:
-  std::vector<std::pair<int, Descriptor>> watched_{};
+  std::vector<std::pair<int, Descriptor>> watched_;
 };
 
 }  // namespace detail
@@ -27239,19 +18764,6 @@ namespace detail {
 
 /// Returns what to do about a failure that NCCL describes by text, with a space before it.
 [[nodiscard]] std::string nccl_remedy(std::string_view text);
-
-/// Runs body(add) between ncclGroupStart and ncclGroupEnd, where add takes each call's result, and returns the first
-/// that is a failure.
-template <class Body>
-[[nodiscard]] NcclResult in_nccl_group(const NcclLibrary& nccl, const Body& body) {
-  NcclResult first = nccl.group_start();
-  const auto add = [&first](NcclResult next) {
-    if (first == NcclResult::success || first == NcclResult::in_progress) first = next;
-  };
-  body(add);
-  add(nccl.group_end());  // in any case, or later calls of this thread would join the group
-  return first;
-}
 
 class NcclGroup;
 struct GiveEventBack {
@@ -27275,18 +18787,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   };
 
   NcclGroup(const NcclLibrary& nccl, const CudaLibrary& cuda, const World& world, int device, Store& store,
-            const std::string& prefix)
-      : nccl_(nccl),
-        cuda_(cuda),
-        world_(world),
-        device_(device),
-        store_(&store),
-        prefix_(prefix),
-        sent_(static_cast<std::size_t>(world.size)),
-        received_(sent_),
-        notices_(store, prefix, world) {
-    store.expect({ended_key()});
-  }
+            const std::string& prefix);
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
   ~NcclGroup();
@@ -27320,9 +18821,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   }
 
   /// Throws: Error with NCCL's words and what to do about it, if the result is a failure.
-  void require(NcclResult result) const {
-    if (!is_good(result)) throw Error{text_of(result)};
-  }
+  void require(NcclResult result) const;
 
   /// Starts an operation on call's stream and returns without waiting for it, but the first time that two ranks meet:
   /// launch(nccl, communicator, stream).
@@ -27383,12 +18882,10 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
     bool has_announced = false;
   };
 
-  [[nodiscard]] static bool is_good(NcclResult result) noexcept {
-    return result == NcclResult::success || result == NcclResult::in_progress;
-  }
+  [[nodiscard]] static bool is_good(NcclResult result) noexcept;
 
-  [[nodiscard]] std::string ended_key() const { return prefix_ + "ended"; }
-  [[nodiscard]] std::string left_key(int rank) const { return compose("{}left/{}", prefix_, rank); }
+  [[nodiscard]] std::string ended_key() const;
+  [[nodiscard]] std::string left_key(int rank) const;
 
   [[nodiscard]] NcclResult state() const;
 
@@ -27470,17 +18967,15 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   std::uint64_t num_collectives_ = 0;
   std::vector<std::uint64_t> sent_;      // messages, by receiver
   std::vector<std::uint64_t> received_;  // messages, by sender
-  std::vector<Position> skipped_{};
+  std::vector<Position> skipped_;
   Milliseconds until_comparison_{100};
   Notices notices_;
   std::mutex post_mutex_;
   std::mutex mutex_;                  // of the communicator and the failure
-  std::optional<Verdict> failure_{};  // set once, and never changed after
+  std::optional<Verdict> failure_;  // set once, and never changed after
   std::mutex events_mutex_;
-  std::vector<void*> events_{};
+  std::vector<void*> events_;
 };
-
-inline void GiveEventBack::operator()(void* event) const { group->give_back(event); }
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -27493,20 +18988,18 @@ namespace railyard::inline v0_1 {
 /// Is an operation of Nccl that has been put on a stream of the device.
 class NcclWork {
  public:
-  NcclWork(std::shared_ptr<detail::NcclGroup> group, detail::NcclGroup::Operation operation) noexcept
-      : group_(std::move(group)), operation_(std::move(operation)) {}
+  NcclWork(std::shared_ptr<detail::NcclGroup> group, detail::NcclGroup::Operation operation) noexcept;
 
   /// Says whether the device has done it. Never waits. Throws: CollectiveError if it never will have.
-  [[nodiscard]] bool is_done() { return group_->is_done(operation_); }
+  [[nodiscard]] bool is_done();
 
   /// Waits until the device has done it. Whoever goes on on the same stream need not. Throws: CollectiveError.
-  void wait(const Deadline& deadline) { group_->wait(operation_, deadline); }
+  void wait(const Deadline& deadline);
 
  private:
   std::shared_ptr<detail::NcclGroup> group_;
   detail::NcclGroup::Operation operation_;
 };
-static_assert(Work<NcclWork>);
 
 /// Joins GPUs, one for each rank, of one host or several. NCCL 2.18 or newer and the CUDA runtime are found when it
 /// runs: LibTorch's own if it is loaded, else libnccl.so.2 and libcudart.so; RAILYARD_NCCL_LIBRARY and
@@ -27549,7 +19042,7 @@ class Nccl {
   ~Nccl();
 
   /// Which GPU this rank uses.
-  [[nodiscard]] Device device() const noexcept { return {DeviceKind::cuda, device_}; }
+  [[nodiscard]] Device device() const noexcept;
 
   NcclWork all_reduce(Buffer data, ReduceOp op, const Call& call);
   NcclWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call);
@@ -27564,7 +19057,7 @@ class Nccl {
   NcclWork send(ConstBuffer data, int peer, const Call& call);
   NcclWork receive(Buffer data, int peer, const Call& call);
 
-  void abort(std::string_view reason) noexcept { group_->abort(reason); }
+  void abort(std::string_view reason) noexcept;
 
  private:
   using Library = detail::NcclLibrary;
@@ -27590,7 +19083,7 @@ class Nccl {
     return {group_, group_->start(signature, call, launch)};
   }
 
-  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+  [[nodiscard]] detail::Arguments arguments() const noexcept;
 
   void check_device(const detail::Signature& signature, std::initializer_list<ConstBuffer> buffers) const;
 
@@ -27638,22 +19131,17 @@ class Nccl {
   }
 
   // The place of an element, or of a rank's slice of count elements.
-  [[nodiscard]] static void* at(const Buffer& buffer, std::size_t index) noexcept {
-    return static_cast<std::byte*>(buffer.data) + index * size_of(buffer.dtype);
-  }
-  [[nodiscard]] static void* slice(const Buffer& buffer, std::size_t count, int rank) noexcept {
-    return at(buffer, count * static_cast<std::size_t>(rank));
-  }
+  [[nodiscard]] static void* at(const Buffer& buffer, std::size_t index) noexcept;
+  [[nodiscard]] static void* slice(const Buffer& buffer, std::size_t count, int rank) noexcept;
   [[nodiscard]] static const void* slice(const ConstBuffer& buffer, std::size_t count, int rank) noexcept;
 
   detail::NcclLibrary nccl_;
   detail::CudaLibrary cuda_;
   World world_;
   int device_;
-  std::shared_ptr<detail::NcclGroup> group_{};
+  std::shared_ptr<detail::NcclGroup> group_;
   void* word_ = nullptr;  // on the device, for the barrier
 };
-static_assert(Backend<Nccl>);
 
 }  // namespace railyard::inline v0_1
 #endif
@@ -27670,30 +19158,6 @@ static_assert(Backend<Nccl>);
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Gives out tensors, each new, over memory that no other tensor has: whatever holds one, be it a view, a graph or the
-// user, also holds its storage, and so keeps it from being given out again. Used by one thread at a time; tensors may
-// be let go of on any.
-class BatchBuffers {
- public:
-  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of.
-  explicit BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
-
-  // Its elements are whatever was there.
-  [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type);
-
- private:
-  [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type);
-
-  std::size_t most_kept_;
-  std::vector<c10::Storage> kept_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/torch/detail/thread_budget.hpp
 // Gives each worker its share of the cores for LibTorch's parallel loops. Torch room.
 
@@ -27706,52 +19170,10 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Finds functions of libraries that LibTorch itself uses. Asking LibTorch's own library first finds its OpenMP even
-// where the program carries another one, and needs no -fopenmp of the user. To make one takes milliseconds, of every
-// worker.
-class TorchLibrary {
- public:
-  TorchLibrary() noexcept;
-  TorchLibrary(const TorchLibrary&) = delete;
-  TorchLibrary& operator=(const TorchLibrary&) = delete;
-  ~TorchLibrary() {
-    if (library_ != nullptr) dlclose(library_);
-  }
-
-  // Returns nullptr if there is none of that name.
-  template <class Function>
-  [[nodiscard]] Function* find(const char* name) const noexcept {
-    void* found = library_ == nullptr ? nullptr : dlsym(library_, name);
-    if (found == nullptr) found = dlsym(RTLD_DEFAULT, name);
-    return reinterpret_cast<Function*>(found);
-  }
-
- private:
-  void* library_ = nullptr;
-};
-
-// The share of one worker.
-struct ThreadBudget {
-  static constexpr std::string_view extension_name = "torch.thread_budget";
-  int threads = 0;  // 0: not applied yet, or the user has decided
-  bool applied = false;
-  std::optional<TorchLibrary> used{};
-
-  [[nodiscard]] const TorchLibrary& library() { return used ? *used : used.emplace(); }
-};
-
-// The user's own decision stands: OMP_NUM_THREADS is how one is made for every library at once.
-[[nodiscard]] inline bool user_set_threads() { return std::getenv("OMP_NUM_THREADS") != nullptr; }
-
 // Takes effect once per worker, before its first parallel loop. Only the calling thread's setting is changed:
 // at::set_num_threads() would change every worker's that is a thread of this process. The first call of
 // at::get_num_threads() makes LibTorch set up this thread, which would otherwise undo ours later.
 void apply_thread_budget(Worker& worker);
-
-// OpenBLAS has threads of its own, and one number of them per process. It is lowered where workers are threads, too:
-// each of their products would wait for threads that another one's product has, which was seen to take thirty times as
-// long.
-void apply_thread_budget_to_process(Worker& worker);
 
 }  // namespace detail
 
@@ -27828,13 +19250,7 @@ struct NamedTensor {
 [[nodiscard]] constexpr std::uint64_t short_digest(std::uint64_t hash) noexcept { return hash & 0xFFFFU; }
 
 // The elements as bytes in logical order, whatever the strides.
-[[nodiscard]] inline at::Tensor bytes_of(const at::Tensor& tensor) {
-  return tensor.detach().contiguous().reshape({-1}).view(at::ScalarType::Byte);
-}
-
-[[nodiscard]] inline std::int64_t bytes_in(const at::Tensor& tensor) {
-  return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
-}
+[[nodiscard]] at::Tensor bytes_of(const at::Tensor& tensor);
 
 [[nodiscard]] std::uint64_t hash_of(const std::vector<NamedTensor>& tensors);
 
@@ -27885,20 +19301,9 @@ template <class T>
 
 [[nodiscard]] std::vector<std::string> gather_texts(Worker& worker, Topic topic, const std::string& mine);
 
-// Tells processes apart, also those of two hosts or containers that have the same id.
-[[nodiscard]] std::int64_t process_token();
-
-// Gradients are summed in the order of memory, which is another one where this text is.
-[[nodiscard]] std::string order_of(const at::Tensor& tensor);
-
 [[nodiscard]] std::string describe(const NamedTensor& named);
 
 [[nodiscard]] std::vector<std::string> lines_of(const std::string& text);
-
-// Where two descriptions part: the number of the first line that differs, and what it is on both ranks.
-[[nodiscard]] std::pair<std::size_t, std::string> first_difference(const std::string& first, std::size_t rank,
-                                                                          const std::string& other,
-                                                                          int first_rank = 0);
 
 // What the first rank has that has not the settings of the first of all, one a line; empty if there is none.
 [[nodiscard]] std::string difference_of_settings(const std::vector<std::string>& texts, int first_rank = 0);
@@ -27908,23 +19313,6 @@ template <class T>
 
 // Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
 void check_descriptions(Worker& worker, Topic topic, std::string_view what, const std::string& mine);
-
-// Compares counts, names, types and shapes; throws the same error on every rank.
-void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors);
-
-// Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
-void check_options_are_equal(Worker& worker, const std::string& mine);
-
-// Finds a parameter that two ranks of one process share: each would overwrite the other's gradients.
-void check_ownership(Worker& worker, const std::vector<NamedTensor>& tensors);
-
-// Sends rank 0's values of a few tensors as one buffer.
-void broadcast_piece(Worker& worker, const std::vector<at::Tensor>& piece);
-
-// Sends everything in pieces of bounded size: few calls for many small tensors, no second copy of a large model.
-void broadcast_all(Worker& worker, const std::vector<NamedTensor>& tensors);
-
-[[nodiscard]] bool are_equal(Worker& worker, const std::vector<NamedTensor>& tensors);
 
 // Leaves every rank with rank 0's weights and buffers, or throws the same error on every rank.
 void make_equal(Worker& worker, const std::vector<NamedTensor>& tensors);
@@ -27954,9 +19342,7 @@ struct TensorMark {
   [[nodiscard]] static TensorMark of(const at::Tensor& tensor);
   [[nodiscard]] bool operator==(const TensorMark&) const = default;
   // Whether the values are the same, changed in between or not.
-  [[nodiscard]] bool holds_same(const TensorMark& other) const noexcept {
-    return tensor == other.tensor && elements == other.elements;
-  }
+  [[nodiscard]] bool holds_same(const TensorMark& other) const noexcept;
 };
 
 }  // namespace detail
@@ -27987,7 +19373,7 @@ class StorageMark {
   [[nodiscard]] bool is_of(const at::Tensor& tensor) const;
 
  private:
-  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage_{};
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage_;
   const void* data_ = nullptr;
 };
 
@@ -28053,16 +19439,14 @@ struct GradientSlot {
   [[nodiscard]] bool is_ended() const;
 
   // Elements of the sum: two for a complex number.
-  [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+  [[nodiscard]] std::int64_t real_count() const;
   // Of what is exchanged.
-  [[nodiscard]] std::size_t sum_bytes() const {
-    return static_cast<std::size_t>(real_count()) * c10::elementSize(sum_type());
-  }
+  [[nodiscard]] std::size_t sum_bytes() const;
 
   // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
   [[nodiscard]] const std::vector<std::int64_t>& gradient_strides();
 
-  [[nodiscard]] bool has_other_shape() const { return parameter.sizes() != at::IntArrayRef{shape}; }
+  [[nodiscard]] bool has_other_shape() const;
   // Forgets all that goes by the parameter's shape and type, before its accumulator is hooked. Returns whether LibTorch
   // has forgotten it too: the accumulator lives as long as a graph that leads to it.
   [[nodiscard]] bool forget_shape();
@@ -28083,7 +19467,7 @@ struct GradientSlot {
   void mark();
 
   // Whether the gradient is as the last micro-batch has left it.
-  [[nodiscard]] bool has_same_gradient() const { return TensorMark::of(parameter.grad()) == gradient_mark; }
+  [[nodiscard]] bool has_same_gradient() const;
   // Called when a micro-batch begins. Returns whether the weights are as they were when the one before had gone by, or
   // began: a forward pass may change them, and a loop may change them for a pass and put them back.
   [[nodiscard]] bool begin_micro_batch();
@@ -28109,30 +19493,7 @@ struct BucketUse {
 // Slots that an exchange averages, with their numbers.
 using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
 
-// Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
-class RankPart {
- public:
-  // counts: elements of each tensor.
-  RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size);
-
-  // Begin and end of this rank's part of the next tensor.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> next(std::int64_t count);
-
- private:
-  static constexpr std::int64_t line = 64;
-  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept { return (count + line - 1) / line; }
-
-  std::int64_t first_ = 0;
-  std::int64_t last_ = 0;
-  std::int64_t at_ = 0;
-};
-
-[[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-}
-
-// Of those that train; a few elements of each tell weights that were initialised anew, or loaded.
-[[nodiscard]] std::uint64_t digest_of_weights(const std::vector<GradientSlot>& slots);
+[[nodiscard]] at::Tensor as_real(const at::Tensor& tensor);
 
 // What one rank says with the first bucket of an exchange.
 struct PassHeader {
@@ -28186,41 +19547,15 @@ namespace detail {
 // The dimensions of a tensor by falling stride: 0, 1, 2 for one that lies row by row.
 using DimOrder = std::vector<std::int64_t>;
 
-[[nodiscard]] DimOrder row_by_row(std::int64_t num_dims);
-
 // tensor: without gaps.
 [[nodiscard]] DimOrder order_in_memory(const at::Tensor& tensor);
-
-// The shape of what lies in memory as a tensor without gaps does.
-[[nodiscard]] std::vector<std::int64_t> shape_in_memory(const at::Tensor& tensor);
-
-[[nodiscard]] at::ScalarType scalar_type_of(Dtype dtype);
-
-[[nodiscard]] inline std::string text_of_sizes(const std::vector<std::int64_t>& sizes) {
-  return "[" + joined(sizes, ", ") + "]";
-}
-
-// What a tensor is saved as: a complex one in pairs.
-[[nodiscard]] at::Tensor saved_view(const std::string& name, const at::Tensor& tensor);
-
-// Copies elements begin to end, counted row by row, of a tensor on the CPU with any strides.
-void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t end, std::byte* to);
-
-// A tensor that every rank has.
-[[nodiscard]] StateTensor whole_state(std::string name, const at::Tensor& tensor);
-
-// A flat tensor that holds elements begin to end of something of the given shape, of which other ranks hold the rest.
-[[nodiscard]] StateTensor piece_state(std::string name, std::vector<std::int64_t> shape, std::int64_t begin,
-                                             std::int64_t end, const at::Tensor& piece);
 
 // What was saved, and how the dimensions of its shape have to be read.
 struct SavedTensor {
   const StateTensor* state = nullptr;
   DimOrder order{};
 
-  [[nodiscard]] std::string text() const {
-    return compose("{}{}", name_of(state->dtype), text_of_sizes(logical_shape()));
-  }
+  [[nodiscard]] std::string text() const;
 
   [[nodiscard]] std::vector<std::int64_t> logical_shape() const;
 
@@ -28252,7 +19587,7 @@ class UnreadTensors {
   void name_surplus(std::vector<std::string>& problems) const;
 
  private:
-  std::map<std::string_view, const StateTensor*> by_name_{};
+  std::map<std::string_view, const StateTensor*> by_name_;
 };
 
 }  // namespace detail
@@ -28265,49 +19600,6 @@ class UnreadTensors {
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// How long each sample is in its first dimension. Shapes: (samples) of int64.
-[[nodiscard]] at::Tensor lengths_of(const Field& field, const Column& column);
-
-// Copies a column: the memory of a block may be that of its dataset, and a batch is the loop's own to write to. Samples
-// shorter than the longest end with the padding. Shapes: (samples, those of the field).
-[[nodiscard]] at::Tensor tensor_of(const Field& field, const Column& column, double padding,
-                                          BatchBuffers& buffers);
-
-// Does the same in memory of its own.
-[[nodiscard]] at::Tensor tensor_of(const Field& field, const Column& column, double padding);
-
-// Writes the numbers of a column as floats side by side with those of others, of which a sample has `width` in all.
-void write_floats(const Field& field, const Column& column, float* to, std::size_t width);
-
-// Decides what of a block is data and what is target.
-class BlockCollation {
- public:
-  // label: may be empty. padding: of samples that differ in length. ahead: batches that are made before they are used.
-  // Throws: ConfigError if no tensor can be made of the label.
-  BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead = 0);
-
-  [[nodiscard]] std::pair<at::Tensor, at::Tensor> operator()(const Block& block) const;
-
- private:
-  // Data and target of those that are made ahead, of the one under way, and of those before it that a graph may hold.
-  [[nodiscard]] static std::size_t most_kept_for(std::size_t ahead) noexcept {
-    return 2 * (std::min<std::size_t>(ahead, 60) + 4);
-  }
-
-  [[nodiscard]] at::Tensor side_by_side(const Block& block) const;
-
-  std::vector<std::size_t> features_{};
-  std::optional<std::size_t> label_{};
-  double padding_;
-  std::shared_ptr<BatchBuffers> buffers_;  // of all copies, which are used one after another
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/batch.hpp
 // What a loader gives for each step. Torch room.
@@ -28337,12 +19629,7 @@ class Batch {
 
   Batch() = default;
   Batch(at::Tensor data_, at::Tensor target_, std::size_t size, bool completes_step = true,
-        std::shared_ptr<const detail::BatchColumns> columns = nullptr)
-      : data(std::move(data_)),
-        target(std::move(target_)),
-        size_(size),
-        completes_step_(completes_step),
-        columns_(std::move(columns)) {}
+        std::shared_ptr<const detail::BatchColumns> columns = nullptr);
   /// Makes tensors of samples that no loader gave, such as those to predict for: the data and the target that a loader
   /// of their dataset would make by default. label: the column of the target; there is none if it is empty.
   /// Example: const ry::Batch batch{step.block, dataset.label()};  // of a step of an EpochReader
@@ -28355,7 +19642,7 @@ class Batch {
   [[nodiscard]] bool completes_step() const noexcept { return completes_step_; }
 
   /// All columns of the samples, texts too, and the samples' ids. Throws: ConfigError if the loader has no Dataset.
-  [[nodiscard]] const Block& columns() const { return all().block; }
+  [[nodiscard]] const Block& columns() const;
   /// Returns one column. Shapes: (samples, those of its field); where samples differ in length, the first of these is
   /// the longest one's, and the others end with LoaderOptions::padding. Text is its bytes.
   /// Throws: ConfigError that lists the columns that exist.
@@ -28368,7 +19655,7 @@ class Batch {
 
   std::size_t size_ = 0;
   bool completes_step_ = true;
-  std::shared_ptr<const detail::BatchColumns> columns_{};
+  std::shared_ptr<const detail::BatchColumns> columns_;
 };
 
 }  // namespace railyard::inline v0_1
@@ -28410,24 +19697,8 @@ using BatchMomentsPointer = c10::intrusive_ptr<BatchMoments>;
 // Statistics are made in f32 at least.
 [[nodiscard]] at::ScalarType statistics_type(const at::Tensor& input);
 
-// (1, channels, 1, ...): one value per channel, as an operand beside the input.
-[[nodiscard]] at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input);
-
-[[nodiscard]] at::Tensor tensor_of(const std::vector<double>& values, const at::Tensor& like);
-
 // Appends a tensor of one value per channel.
 void append(std::vector<double>& values, const at::Tensor& tensor, double factor = 1);
-
-// (x - mean) / sqrt(variance + eps) * scale + shift, in one pass over x.
-[[nodiscard]] at::Tensor normalise(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
-                                          const BatchMoments& moments);
-
-// Merges the counts, means and sums of squared deviations of all ranks. Deviations are taken from each part's own mean
-// and then moved to the common one; sums of squares would lose digits where the mean is large.
-// Source: Chan, Golub, LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
-[[nodiscard]] std::pair<std::vector<double>, std::vector<double>> merge_moments(const std::vector<double>& all,
-                                                                                       std::size_t channels,
-                                                                                       double total);
 
 // Finds mean and variance of the batches of all ranks, in one exchange. input: what the module was given, in the
 // statistics' type. A rank that counts nothing takes part.
@@ -28495,7 +19766,7 @@ class RunningStatistics {
 
   void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots, Of modules = Of::modules_on_their_own);
   void forget() noexcept;
-  [[nodiscard]] bool has_any() const noexcept { return !kept_.empty(); }
+  [[nodiscard]] bool has_any() const noexcept;
 
   void put_back() const;
 
@@ -28508,7 +19779,7 @@ class RunningStatistics {
   // Between tensors of a few hundred bytes, one call of an operator costs more than copying a hundred of them.
   static void copy(const at::Tensor& to, const at::Tensor& from);
 
-  std::vector<std::pair<at::Tensor, at::Tensor>> kept_{};
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
   std::size_t num_kept_ = 0;  // where keep() is
 };
 
@@ -28695,18 +19966,6 @@ enum class BufferSync : std::uint8_t {
   average,    ///< floating-point buffers become the mean over the ranks, all others rank 0's
 };
 
-namespace detail {
-
-// Averages tensors of one dtype as one buffer.
-void average_buffers(Worker& worker, const std::vector<at::Tensor>& tensors);
-
-// Makes the buffers of all ranks one, in the order given, which is the same on all ranks. Writes in place, so that a
-// graph which has saved a buffer's values notices: call it after the backward pass (FAULTS D32).
-// Cost: broadcast one collective of all bytes; average one per floating dtype, and one for all else.
-void sync_buffers(Worker& worker, std::span<const at::Tensor> buffers, BufferSync policy);
-
-}  // namespace detail
-
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/collectives.hpp
@@ -28717,37 +19976,6 @@ void sync_buffers(Worker& worker, std::span<const at::Tensor> buffers, BufferSyn
 #include <torch/csrc/autograd/variable.h>
 
 namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// A contiguous tensor with the values of another one, and the way back. Backends move memory from first to last byte:
-// given a strided view they would move the wrong elements without an error.
-class Dense {
- public:
-  explicit Dense(const at::Tensor& tensor);
-
-  [[nodiscard]] Buffer buffer() const { return buffer_of(dense_.defined() ? dense_ : original_); }
-  [[nodiscard]] const at::Tensor& tensor() const noexcept { return dense_; }
-
-  // Refuses what could not be written back, before anything is sent.
-  void check_writable(std::string_view operation) const;
-
-  void write_back() const;
-
- private:
-  at::Tensor original_;
-  at::Tensor dense_{};
-};
-
-[[nodiscard]] inline at::Tensor empty_like_part(const at::Tensor& tensor, std::vector<std::int64_t> shape) {
-  return at::empty(shape, tensor.options().requires_grad(false));
-}
-
-// The shape of one rank's part of a tensor that is divided along its first dimension.
-[[nodiscard]] std::vector<std::int64_t> divided_shape(const Worker& worker, const at::Tensor& tensor,
-                                                             std::string_view operation);
-
-}  // namespace detail
 
 /// Combines a tensor of all ranks in place; equal bits on every rank afterwards. Outside of autograd.
 void all_reduce(Worker& worker, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum);
@@ -28766,7 +19994,7 @@ void broadcast(Worker& worker, const at::Tensor& tensor, int root = 0);
 [[nodiscard]] at::Tensor all_to_all(Worker& worker, const at::Tensor& tensor);
 
 /// Sends a tensor to one rank, which calls receive() with one of the same shape.
-inline void send(Worker& worker, const at::Tensor& tensor, int to) { worker.send(detail::Dense{tensor}.buffer(), to); }
+void send(Worker& worker, const at::Tensor& tensor, int to);
 
 /// Fills a tensor with what rank `from` sends.
 void receive(Worker& worker, const at::Tensor& tensor, int from);
@@ -28821,11 +20049,8 @@ concept StatefulCommHook = CommHook<H> && requires(H& hook, const H& saved, Work
 /// Sums exactly: what happens without a hook, and what others are compared with.
 struct ExactHook {
   /// Cost: one all-reduce of flat.
-  void all_reduce(Worker& worker, const GradientBucket& bucket) {
-    worker.all_reduce(buffer_of(bucket.flat), ReduceOp::sum);
-  }
+  void all_reduce(Worker& worker, const GradientBucket& bucket);
 };
-static_assert(CommHook<ExactHook>);
 
 /// Sends bfloat16, the range of f32 with 8 bits: each value is rounded before and after the sum, which is made in f32.
 /// The error is at most 2^-7 of the sum of the ranks' absolute values.
@@ -28833,7 +20058,6 @@ struct Bf16Hook {
   /// Cost: one all-reduce of half the bytes (f64: a quarter), and a pass to convert each way.
   void all_reduce(Worker& worker, const GradientBucket& bucket);
 };
-static_assert(CommHook<Bf16Hook>);
 
 /// Sends float16, which has 11 bits and little range: the bucket is scaled by a power of two, the same on all ranks,
 /// such that the largest possible sum just fits (no overflow, FAULTS D11) and small values keep their digits (D12).
@@ -28846,7 +20070,6 @@ struct F16Hook {
   /// Returns the power of two that takes `largest` to between 2^14 and 2^15, which f16 still holds.
   [[nodiscard]] static double scale_for(double largest);
 };
-static_assert(CommHook<F16Hook>);
 
 /// Holds any CommHook, or none, which is an exact sum. A copy is a copy of what it holds.
 class AnyCommHook {
@@ -28855,25 +20078,23 @@ class AnyCommHook {
   template <class H>
   requires(!std::same_as<std::remove_cvref_t<H>, AnyCommHook>) && CommHook<std::decay_t<H>> AnyCommHook(H&& hook)
       : held_(std::make_unique<Holder<std::decay_t<H>>>(std::forward<H>(hook))) {}
-  AnyCommHook(const AnyCommHook& other) : held_(other.held_ ? other.held_->copy() : nullptr) {}
+  AnyCommHook(const AnyCommHook& other);
   AnyCommHook(AnyCommHook&&) noexcept = default;
-  AnyCommHook& operator=(const AnyCommHook& other) { return *this = AnyCommHook{other}; }
+  AnyCommHook& operator=(const AnyCommHook& other);
   AnyCommHook& operator=(AnyCommHook&&) noexcept = default;
   ~AnyCommHook() = default;
 
   /// Says whether there is a hook.
-  [[nodiscard]] explicit operator bool() const noexcept { return held_ != nullptr; }
+  [[nodiscard]] explicit operator bool() const noexcept;
 
   /// Returns the name of the type that it holds, "none" without.
-  [[nodiscard]] std::string type() const { return held_ ? held_->type() : "none"; }
+  [[nodiscard]] std::string type() const;
 
   void all_reduce(Worker& worker, const GradientBucket& bucket);
 
   /// What the hook remembers; nothing of one that is no StatefulCommHook.
-  [[nodiscard]] State state(Worker& worker) const { return held_ ? held_->state(worker) : State{}; }
-  void load_state(Worker& worker, const State& state) {
-    if (held_) held_->load_state(worker, state);
-  }
+  [[nodiscard]] State state(Worker& worker) const;
+  void load_state(Worker& worker, const State& state);
 
  private:
   struct Base {
@@ -28905,9 +20126,8 @@ class AnyCommHook {
     H hook;
   };
 
-  std::unique_ptr<Base> held_{};
+  std::unique_ptr<Base> held_;
 };
-static_assert(StatefulCommHook<AnyCommHook>);
 
 }  // namespace railyard::inline v0_1
 
@@ -28917,18 +20137,6 @@ static_assert(StatefulCommHook<AnyCommHook>);
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
 #include <torch/csrc/autograd/graph_task.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// How many backward passes are around the one under way on this thread, such as those in which checkpointing computes
-// a part. LibTorch tells nobody, but it keeps the number beside a set that it does show.
-[[nodiscard]] int depth_of_pass();
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/model_options.hpp
 // What prepare_model() can be told. Torch room.
@@ -29006,11 +20214,6 @@ struct BucketLimits {
   std::size_t others = 0;
 };
 
-// As the options say. Between hosts no more than an eighth of all gradients, so that a small model's are on the network
-// while its backward pass goes on, yet not so little that a message costs more by its way than by its size.
-[[nodiscard]] BucketLimits limits_of(const ModelOptions& options, const std::vector<GradientSlot>& slots,
-                                            bool spans_hosts);
-
 // Buckets are exchanged in one order on all ranks, so one is ready when it and all before it are complete. Until an
 // order of slots is known there is one bucket, and passes tell the order.
 class BucketSchedule {
@@ -29040,11 +20243,11 @@ class BucketSchedule {
  private:
   void put(std::size_t index);
 
-  std::vector<Bucket> buckets_{};
-  std::vector<std::size_t> bucket_of_{};  // by slot
-  std::vector<std::int64_t> observed_{};
-  std::vector<bool> is_observed_{};         // by slot
-  std::vector<std::size_t> num_missing_{};  // slots that have not arrived in this pass, by bucket
+  std::vector<Bucket> buckets_;
+  std::vector<std::size_t> bucket_of_;  // by slot
+  std::vector<std::int64_t> observed_;
+  std::vector<bool> is_observed_;         // by slot
+  std::vector<std::size_t> num_missing_;  // slots that have not arrived in this pass, by bucket
   std::size_t num_ready_ = 0;
   bool has_repeats_ = false;
 };
@@ -29065,74 +20268,6 @@ namespace detail {
 
 class PoolBinding;
 
-// Knows which heap serves this thread, and to which heap a block belongs. One object per process and shared library,
-// which is never destroyed: tensors of static storage are freed after everything else.
-class PoolRegistry {
- public:
-  static constexpr std::size_t most_heaps = 256;
-
-  PoolRegistry(const PoolRegistry&) = delete;
-  PoolRegistry& operator=(const PoolRegistry&) = delete;
-
-  [[nodiscard]] static PoolRegistry& instance();
-
-  // The binding of the calling thread that serves it; a plain pointer, which other thread-local objects may use while
-  // they end.
-  [[nodiscard]] static PoolBinding*& bound() noexcept;
-
-  [[nodiscard]] c10::DataPtr allocate(std::size_t size_bytes) const;
-
-  // Frees memory of any heap, or of the allocator that was there before: LibTorch's libraries may have taken some of it
-  // by raw_allocate() when that was still the current one.
-  static void give_back(void* memory);
-
-  // Makes the blocks of a heap known, until it is gone. Returns false if there are too many heaps.
-  [[nodiscard]] bool add(Heap& heap);
-
-  [[nodiscard]] bool knows(const Heap& heap) const noexcept;
-
- private:
-  [[nodiscard]] static void* allocate_bound(std::size_t size_bytes) noexcept;
-
-  // Of one heap after another. Others ask for memory while it changes, and begin and end may then be of two heaps; but
-  // it never changes while memory of its heap is out.
-  struct Range {
-    std::atomic<bool> is_taken{false};
-    std::atomic<std::uint64_t> num_changes{0};  // odd while it changes
-    std::atomic<std::byte*> begin{nullptr};
-    std::atomic<std::byte*> end{nullptr};
-
-    void set(std::byte* new_begin, std::byte* new_end) noexcept;
-    [[nodiscard]] bool contains(const void* memory) const noexcept;
-  };
-
-  PoolRegistry();
-
-  c10::Allocator* before_;
-  std::mutex mutex_{};
-  std::array<Range, most_heaps> ranges_{};
-  std::atomic<std::size_t> num_used_{0};
-};
-
-// What overrides depends on the LibTorch: allocate() is const in 1.13 and is not in 2.15, copy_data() is unknown to
-// 1.13. So none is marked, which clang++ would want for all or for none.
-class PoolAllocator : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t size_bytes) const { return PoolRegistry::instance().allocate(size_bytes); }
-  c10::DataPtr allocate(std::size_t size_bytes) { return PoolRegistry::instance().allocate(size_bytes); }
-  c10::DeleterFnPtr raw_deleter() const { return &PoolRegistry::give_back; }
-  void copy_data(void* to, const void* from, std::size_t size_bytes) const {
-    std::memcpy(to, from, size_bytes);  // LibTorch passes no null pointer here
-  }
-};
-static_assert(!std::is_abstract_v<PoolAllocator>, "this LibTorch's c10::Allocator asks for functions not known here");
-
-inline PoolRegistry::PoolRegistry() : before_(c10::GetAllocator(c10::DeviceType::CPU)) {}
-
-// Puts the allocator in front of LibTorch's own, once for each shared library that uses pools. LibTorch keeps it for
-// good, so it is never destroyed.
-void install_pool_allocator();
-
 // Lets the calling thread take its CPU tensors from a heap until it ends. Made and ended by one thread; of several the
 // youngest serves, in whichever order they end.
 class PoolBinding {
@@ -29148,8 +20283,6 @@ class PoolBinding {
   std::shared_ptr<Heap> heap_;
   PoolBinding* before_ = nullptr;
 };
-
-
 
 }  // namespace detail
 
@@ -29205,44 +20338,13 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-[[noreturn]] void refuse_converted(const Worker& worker, const GradientSlot& slot);
-
-// Its accumulator expects gradients of the shape that it had, and the ranks have compared that one.
-[[noreturn]] void refuse_reshaped(const Worker& worker, const GradientSlot& slot);
-
-// What has been computed with the parameter as it was keeps its accumulator.
-[[noreturn]] void refuse_graph(const Worker& worker, const GradientSlot& slot);
-
-[[noreturn]] void refuse_create_graph(const Worker& worker, const GradientSlot& slot);
-
 [[noreturn]] void refuse_newcomer(const Worker& worker, const std::string& name);
 
 [[noreturn]] void refuse_new_buffer(const Worker& worker, const std::string& name);
 
-[[noreturn]] void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step);
-
-[[noreturn]] void refuse_second_pass(const Worker& worker, std::uint64_t step);
-
-// Between the micro-batches of a step somebody has dropped their gradients, or gone on with a part of them.
-[[noreturn]] void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
-                                        std::uint64_t step);
-
-// The gradients of a divided optimizer are still those of the step before, or none.
-[[noreturn]] void refuse_early(const Worker& worker, std::string_view call, std::uint64_t step);
-
 [[noreturn]] void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error);
 
-// A half type ends at 65,504, and micro-batches are weighted before they are accumulated.
-void refuse_half(const Worker& worker, const std::vector<GradientSlot>& slots);
-
-[[nodiscard]] std::string describe_not_finite(std::uint64_t step, const std::string& name);
-
-[[noreturn]] void refuse_not_finite(const Worker& worker, const std::string& what);
-
 void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps);
-
-// All models of a worker are exchanged together, so the options of one are those of all.
-void refuse_other_options(const Worker& worker, const ModelOptions& before, const ModelOptions& now);
 
 }  // namespace detail
 
@@ -29315,10 +20417,10 @@ class WatchedModels {
 
   void note_buffers();
 
-  std::vector<std::weak_ptr<const torch::nn::Module>> models_{};
-  std::vector<std::vector<at::Tensor>> buffers_of_{};  // by model
-  std::vector<at::Tensor> buffers_{};
-  std::unordered_set<const void*> known_buffers_{};  // which buffers_ keeps alive
+  std::vector<std::weak_ptr<const torch::nn::Module>> models_;
+  std::vector<std::vector<at::Tensor>> buffers_of_;  // by model
+  std::vector<at::Tensor> buffers_;
+  std::unordered_set<const void*> known_buffers_;  // which buffers_ keeps alive
 };
 
 }  // namespace detail
@@ -29327,18 +20429,6 @@ class WatchedModels {
 
 // ---- railyard/torch/detail/ended_slots.hpp
 // Forgets the parameters of models that are gone. Torch room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Drops the models that are gone on all ranks, and the slots that nobody but the exchange knows of on any, so that a
-// run which makes many models remembers few. All ranks call it. Returns whether there were such slots.
-[[nodiscard]] bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots, WatchedModels& models);
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/detail/weight_watch.hpp
 // Finds weights that are no longer the same on all ranks, by a look at a part of them in each step. Torch room.
@@ -29410,7 +20500,7 @@ class WeightWatch {
     double count = 1;
     double digits = 1;  // a half type's last digit is worth more
 
-    [[nodiscard]] double size() const { return std::sqrt(squares / count); }
+    [[nodiscard]] double size() const;
 
     // Moves by the relative difference of what it is made of; of what vanishes, which does so otherwise with another
     // rounding, by the difference to `least`. It is 0 where all elements are.
@@ -29475,10 +20565,10 @@ class WeightWatch {
             .digits = sizeof(T) == 2 ? 1.0 / 64 : 1.0};
   }
 
-  std::vector<std::vector<Part>> turns_{};
+  std::vector<std::vector<Part>> turns_;
   std::size_t turn_ = 0;
   std::uint32_t round_ = 0;    // a change that one projection hardly shows is shown by that of another round
-  std::vector<Sight> seen_{};  // by part of this turn
+  std::vector<Sight> seen_;  // by part of this turn
   double number_ = 0;
 };
 
@@ -29498,7 +20588,7 @@ namespace detail {
 // Numbers that each rank adds its own to; their sums over all ranks are the summary of a pass.
 class PassNumbers {
  public:
-  explicit PassNumbers(int world_size) : world_size_(static_cast<std::size_t>(world_size)) {}
+  explicit PassNumbers(int world_size);
 
   [[nodiscard]] std::size_t count() const noexcept { return waits + world_size_; }
 
@@ -29590,16 +20680,14 @@ class StepClock {
   // Ends what was going on, whose time it adds, and begins a part.
   void enter(Part part) noexcept;
   // Begins or ends waiting for data, which counts from the first exchange on as all does.
-  void enter_data(bool begins) noexcept {
-    if (is_running_) enter(begins ? Part::data : Part::compute);
-  }
+  void enter_data(bool begins) noexcept;
   void count_step(std::uint64_t bytes) noexcept;
-  void count_skipped() noexcept { ++counts_.skipped; }
+  void count_skipped() noexcept;
   [[nodiscard]] std::uint64_t skipped() const noexcept { return counts_.skipped; }
 
   // What this rank has waited in all: whoever waits least is waited for.
-  [[nodiscard]] double waited() const noexcept { return spent_on(Part::wait); }
-  void set_waits_of_all(std::vector<double> waits) { waits_ = std::move(waits); }
+  [[nodiscard]] double waited() const noexcept;
+  void set_waits_of_all(std::vector<double> waits);
 
   // Since the first exchange.
   [[nodiscard]] StepTimes total(int world_size);
@@ -29608,7 +20696,7 @@ class StepClock {
   [[nodiscard]] StepTimes take(int world_size);
 
  private:
-  [[nodiscard]] double spent_on(Part part) const noexcept { return spent_[static_cast<std::size_t>(part)]; }
+  [[nodiscard]] double spent_on(Part part) const noexcept;
 
   bool is_running_ = false;
   Part part_ = Part::compute;
@@ -29616,7 +20704,7 @@ class StepClock {
   std::array<double, 5> spent_{};
   StepTimes counts_{};  // steps, those left out, and bytes alone
   StepTimes taken_{};
-  std::vector<double> waits_{};
+  std::vector<double> waits_;
 };
 
 }  // namespace detail
@@ -29634,12 +20722,6 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Whether every value is finite; of a sparse tensor those that it holds.
-[[nodiscard]] bool is_all_finite(const at::Tensor& tensor);
-
-// The name of the first parameter whose gradient, or what this rank has of it, is not finite; empty if there is none.
-[[nodiscard]] std::string first_not_finite(const OpenSlots& open);
-
 // For each bucket one small all-reduce says what the ranks have; then all gradients that somebody gives are copied into
 // one flat tensor per dtype and device, summed, and copied back. With the first bucket the ranks also learn of each
 // other's samples.
@@ -29647,10 +20729,10 @@ namespace detail {
 // Used by one thread at a time.
 class FlatReduction {
  public:
-  explicit FlatReduction(Worker& worker) : worker_(&worker) {}
+  explicit FlatReduction(Worker& worker);
 
   // Sums from here on beside the worker's operations.
-  void use_side(SideLine& side) noexcept { side_ = &side; }
+  void use_side(SideLine& side) noexcept;
 
   // See HostReduction.
   void begin(std::vector<GradientSlot>& slots, const PassHeader& header, AnyCommHook& hook);
@@ -29667,12 +20749,10 @@ class FlatReduction {
   [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine);
 
   // See HostReduction.
-  [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
+  [[nodiscard]] std::uint64_t take_bytes() noexcept;
 
   // Ends every wait beside the worker's operations, from any thread.
-  void abort(std::string_view reason) noexcept {
-    if (side_ != nullptr) side_->abort(reason);
-  }
+  void abort(std::string_view reason) noexcept;
 
  private:
   [[nodiscard]] bool has_samples() const noexcept { return header_.samples > 0; }
@@ -29738,239 +20818,6 @@ struct ShownGradients {
   std::vector<const ShownGradient*> tables{};  // each by slot
 };
 
-// Shows a text in the next step of an exchange, and returns those of all ranks of the host.
-[[nodiscard]] std::vector<std::string> show_texts(HostMemory& memory, const std::string& mine);
-
-// Adds up this rank's part of open gradients and leaves the mean with all ranks of the host, or, where an optimizer
-// shares the weights, in the gradient of the piece of this rank.
-class HostSums {
- public:
-  // samples: behind the gradients of all ranks. What is given outlives it.
-  HostSums(Worker& worker, HostMemory& memory, const ShownGradients& shown, double samples)
-      : worker_(&worker), memory_(&memory), shown_(&shown), samples_(samples) {}
-
-  // Returns whether all results of this rank's part are finite.
-  [[nodiscard]] bool add(const OpenSlots& open);
-
-  // Bytes of gradients that have been read, written, sent and received.
-  [[nodiscard]] std::uint64_t num_bytes() const noexcept { return num_bytes_; }
-
- private:
-  struct Range {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-
-    [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
-  };
-
-  // What this rank adds up of an open gradient, or some of that: for all ranks of the host, or for the piece that it
-  // updates alone.
-  struct OwnPart {
-    std::size_t index = 0;
-    GradientSlot* slot = nullptr;
-    std::shared_ptr<GradientPiece> piece{};
-    at::Tensor mean{};  // of the whole piece
-    Range range{};
-    bool completes_piece = true;
-  };
-
-  // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank of the
-  // host; weights that an optimizer shares have been cut by it.
-  template <class Visit>
-  void for_each_own_part(const OpenSlots& open, const Visit& visit) {
-    std::vector<std::int64_t> counts;
-    for (const auto& one : open) {
-      if (one.second->piece.expired()) counts.push_back(one.second->real_count());
-    }
-    RankPart part{counts, memory_->rank(), memory_->size()};
-    for (const auto& [index, slot] : open) {
-      auto piece = slot->piece.lock();
-      const auto [begin, end] = piece ? std::pair{piece->begin, piece->end} : part.next(slot->real_count());
-      if (begin == end) continue;
-      OwnPart own{.index = index, .slot = slot, .piece = std::move(piece)};
-      if (own.piece) own.mean = at::empty({end - begin}, at::TensorOptions{}.dtype(slot->sum_type()));
-      own.range = {static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
-      visit(own);
-    }
-  }
-
-  [[nodiscard]] bool add_own_parts(const OpenSlots& open);
-
-  template <class T>
-  [[nodiscard]] T* at(int rank, std::size_t index) const noexcept {
-    const ShownGradient& entry = shown_->tables[static_cast<std::size_t>(rank)][index];
-    return reinterpret_cast<T*>(memory_->at(rank, entry.place != 0 ? entry.place : entry.late_place));
-  }
-
-  // What the ranks of this host give, and how each of them is weighted.
-  template <class T>
-  struct Given {
-    std::vector<const T*> sources{};
-    std::vector<T> weights{};
-    bool are_all_weighted = true;  // already, each by its own number of micro-batches
-  };
-  template <class T>
-  [[nodiscard]] Given<T> given(const OwnPart& part) const {
-    Given<T> given;
-    for (int rank = 0; rank < memory_->size(); ++rank) {
-      // Left out, not multiplied by zero: NaN.
-      const ShownGradient& entry = shown_->tables[static_cast<std::size_t>(rank)][part.index];
-      if (entry.gives == 0) continue;
-      given.sources.push_back(at<T>(rank, part.index) + part.range.begin);
-      const double samples = shown_->headers[static_cast<std::size_t>(rank)].samples;
-      given.weights.push_back(entry.weighted != 0 ? T{1} : static_cast<T>(samples));
-      given.are_all_weighted = given.are_all_weighted && entry.weighted != 0;
-    }
-    return given;
-  }
-
-  // Calls write(targets) with where the mean of a part belongs.
-  template <class T, class Write>
-  [[nodiscard]] bool write_mean(const OwnPart& part, const Write& write) {
-    if (!part.piece) {
-      std::vector<T*> targets;
-      for (int rank = 0; rank < memory_->size(); ++rank) targets.push_back(at<T>(rank, part.index) + part.range.begin);
-      return write(std::span<T* const>{targets});
-    }
-    const std::size_t at = part.range.begin - static_cast<std::size_t>(part.piece->begin);
-    const std::array<T*, 1> target{part.mean.template data_ptr<T>() + at};
-    const bool is_finite = write(std::span<T* const>{target});
-    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->weights.scalar_type()));
-    return is_finite;
-  }
-
-  template <class T>
-  [[nodiscard]] bool sum_counted(const SumTask<T>& task) {
-    num_bytes_ += (task.sources.size() + task.targets.size()) * task.count * sizeof(T);
-    return sum(task);
-  }
-
-  template <class T>
-  [[nodiscard]] bool add(const OwnPart& part) {
-    return write_mean<T>(part, [&](std::span<T* const> targets) {
-      const Given<T> own = given<T>(part);
-      SumTask<T> task{.targets = targets, .sources = own.sources, .count = part.range.size()};
-      task.divisor = static_cast<T>(samples_);
-      const bool is_all_of_it = own.weights.size() == 1 && own.weights[0] == task.divisor;
-      if (is_all_of_it && !own.are_all_weighted) {
-        task.divisor = T{1};  // n x gradient / n need not be the gradient
-      } else if (!own.are_all_weighted) {
-        task.weights = own.weights.data();
-      }
-      return sum_counted(task);
-    });
-  }
-
-  // On several hosts: this rank adds up its part of what its host has, then with those that have the same part
-  // elsewhere, and then it has the sums of all, as each of them has. So every host updates its one copy of the weights
-  // by itself, from equal bits. To give each host a part of the updates instead, and to send the weights, would put as
-  // many bytes on the network, but half of them after the backward pass, where nothing hides them, and the norm of the
-  // gradients and every update would have to wait for another exchange. It would divide the optimizer's state by the
-  // number of hosts as well.
-  template <class T>
-  [[nodiscard]] bool add_between_hosts(const OpenSlots& open) {
-    const std::vector<Chunk> chunks = chunks_of<T>(open);
-    if (chunks.empty()) return true;
-    const auto count = static_cast<std::int64_t>(chunks.back().end);
-    const at::Tensor sums = at::empty({count}, at::TensorOptions{}.dtype(c10::CppTypeToScalarType<T>::value));
-    T* const first = sums.template data_ptr<T>();
-    const auto buffer_of_chunk = [&](const Chunk& chunk) {
-      return Buffer{first + chunk.begin, chunk.end - chunk.begin, dtype_of<T>};
-    };
-    if (chunks.size() == 1) {
-      add_within_host<T>(chunks[0], first);
-      memory_->add_between_hosts(buffer_of_chunk(chunks[0]), worker_->collective_deadline());
-      return spread<T>(chunks[0], first);
-    }
-    // While one chunk is on the network, the memory works on the next and on the one before.
-    bool is_finite = true;
-    std::future<void> on_network;
-    for (std::size_t at = 0; at < chunks.size(); ++at) {
-      add_within_host<T>(chunks[at], first);
-      if (on_network.valid()) on_network.get();
-      on_network = memory_->begin_between_hosts(buffer_of_chunk(chunks[at]), worker_->collective_deadline());
-      if (at > 0) is_finite &= spread<T>(chunks[at - 1], first);
-    }
-    on_network.get();
-    return spread<T>(chunks.back(), first) && is_finite;
-  }
-
-  // Parts that go over the network together, and where they are among the sums of one type.
-  struct Chunk {
-    std::vector<OwnPart> parts{};
-    std::size_t begin = 0;
-    std::size_t end = 0;
-  };
-  template <class T>
-  [[nodiscard]] std::vector<Chunk> chunks_of(const OpenSlots& open) {
-    std::vector<OwnPart> parts;
-    std::size_t count = 0;
-    for_each_own_part(open, [&](const OwnPart& part) {
-      if (part.slot->sum_type() != c10::CppTypeToScalarType<T>::value) return;
-      count += part.range.size();
-      parts.push_back(part);
-    });
-    std::vector<Chunk> chunks;
-    const std::size_t size = chunk_size(count, sizeof(T));
-    for (OwnPart& part : parts) {
-      // Also within a parameter, of which one alone may be more than all others.
-      for (const std::size_t end = part.range.end; part.range.begin < end; part.range.begin = part.range.end) {
-        const std::size_t done = chunks.empty() ? 0 : chunks.back().end;
-        if (chunks.empty() || done == chunks.back().begin + size) chunks.push_back({.begin = done, .end = done});
-        Chunk& chunk = chunks.back();
-        part.range.end = std::min(end, part.range.begin + chunk.begin + size - chunk.end);
-        part.completes_piece = part.range.end == end;
-        chunk.end += part.range.size();
-        chunk.parts.push_back(part);
-      }
-    }
-    return chunks;
-  }
-
-  // As few chunks as are no longer than they may be, and all nearly equally long.
-  [[nodiscard]] static std::size_t chunk_size(std::size_t count, std::size_t width) noexcept;
-
-  template <class T>
-  void add_within_host(const Chunk& chunk, T* sums) {
-    T* to = sums + chunk.begin;
-    for (const OwnPart& part : chunk.parts) {
-      const Given<T> own = given<T>(part);
-      if (own.sources.empty()) {
-        std::fill_n(to, part.range.size(), T{0});
-      } else {
-        const std::array<T*, 1> target{to};
-        SumTask<T> task{.targets = target, .sources = own.sources, .count = part.range.size()};
-        if (!own.are_all_weighted) task.weights = own.weights.data();
-        static_cast<void>(sum_counted(task));
-      }
-      to += part.range.size();
-    }
-    num_bytes_ += 2 * (chunk.end - chunk.begin) * sizeof(T);  // on the network
-  }
-
-  // Leaves the means where they belong on this host.
-  template <class T>
-  [[nodiscard]] bool spread(const Chunk& chunk, const T* sums) {
-    bool is_finite = true;
-    const T* from = sums + chunk.begin;
-    for (const OwnPart& part : chunk.parts) {
-      is_finite &= write_mean<T>(part, [&](std::span<T* const> targets) {
-        const std::array<const T*, 1> source{from};
-        return sum_counted(SumTask<T>{
-            .targets = targets, .sources = source, .divisor = static_cast<T>(samples_), .count = part.range.size()});
-      });
-      from += part.range.size();
-    }
-    return is_finite;
-  }
-
-  Worker* worker_;
-  HostMemory* memory_;
-  const ShownGradients* shown_;
-  double samples_;
-  std::uint64_t num_bytes_ = 0;
-};
-
 }  // namespace detail
 
 }  // namespace railyard::inline v0_1
@@ -29998,15 +20845,13 @@ namespace detail {
 // Used by one thread at a time.
 class HostReduction {
  public:
-  HostReduction(Worker& worker, HostMemory& memory) : worker_(&worker), memory_(&memory) {}
+  HostReduction(Worker& worker, HostMemory& memory);
   HostReduction(const HostReduction&) = delete;
   HostReduction& operator=(const HostReduction&) = delete;
-  ~HostReduction() { memory_->heap()->deallocate(table_); }
+  ~HostReduction();
 
   // Takes its steps from here on beside the backend's operations.
-  void use_side(const Deadline& deadline) {
-    if (HostMemory* side = memory_->side(deadline)) memory_ = side;
-  }
+  void use_side(const Deadline& deadline);
 
   // Begins a pass over slots that outlive it, before anybody is told.
   void begin(std::vector<GradientSlot>& slots, const PassHeader& header, std::size_t num_buckets);
@@ -30030,18 +20875,18 @@ class HostReduction {
   [[nodiscard]] bool close(const OpenSlots& open, bool is_finite, StepClock& clock);
 
   // Bytes of gradients that this rank has read and written since the last call.
-  [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
+  [[nodiscard]] std::uint64_t take_bytes() noexcept;
 
   // Returns what all ranks say in a step of its own, after the first one.
   [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine);
 
   // Ends a pass of which all ranks know that nothing more comes.
-  void cancel() { memory_->step({}); }
+  void cancel();
 
   // Ends every wait of this rank, from any thread.
-  void abort(std::string_view reason) noexcept { memory_->abort(reason); }
+  void abort(std::string_view reason) noexcept;
   // After that: returns once nobody is at this rank's gradients.
-  void withdraw() noexcept { memory_->withdraw(); }
+  void withdraw() noexcept;
 
  private:
   void take_step(std::span<const std::byte> record, StepClock& clock);
@@ -30065,7 +20910,7 @@ class HostReduction {
   void summarise();
 
   // The number that this host's first rank has in the group.
-  [[nodiscard]] int first_rank() const noexcept { return memory_->host() * memory_->size(); }
+  [[nodiscard]] int first_rank() const noexcept;
 
   // Every rank tells the same of its host, for all ranks of it: a line between hosts has all of what they tell.
   [[nodiscard]] BucketUse use_on_hosts(const Bucket& bucket, bool is_first, StepClock& clock);
@@ -30102,7 +20947,7 @@ class HostReduction {
   std::size_t num_buckets_ = 0;
   PassSummary summary_{};
   ShownGradients shown_{};
-  std::vector<Shape> shapes_{};  // on all ranks, of a bucket of which one has others
+  std::vector<Shape> shapes_;  // on all ranks, of a bucket of which one has others
 };
 
 }  // namespace detail
@@ -30306,8 +21151,8 @@ struct UpdateSettings {
     return settings;
   }
 
-  [[nodiscard]] std::string text() const { return describe == nullptr ? "" : describe(values); }
-  [[nodiscard]] std::uint64_t hash() const { return digest_of(std::as_bytes(std::span{values})); }
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::uint64_t hash() const;
   // The same where only the last bits differ, as those of what processors of two kinds have computed may.
   [[nodiscard]] std::uint64_t rounded_hash() const;
 
@@ -30367,7 +21212,7 @@ class PassExchange {
   explicit PassExchange(Worker& worker);
 
   // Whether the ranks of each host see each other's memory.
-  [[nodiscard]] bool has_host() const noexcept { return host_.has_value(); }
+  [[nodiscard]] bool has_host() const noexcept;
 
   // Exchanges from here on beside the operations of the worker, so that another thread may do it. All ranks call it.
   // Returns whether the backend can.
@@ -30386,14 +21231,12 @@ class PassExchange {
   [[nodiscard]] bool finish(StepClock& clock);
 
   // What all ranks have told of the pass.
-  [[nodiscard]] const PassSummary& summary() const noexcept {
-    return terms_.uses_host ? host_->summary() : flat_.summary();
-  }
+  [[nodiscard]] const PassSummary& summary() const noexcept;
   // The slots that have been averaged.
   [[nodiscard]] const OpenSlots& open() const noexcept { return open_; }
 
   // Ends every wait of this rank in a pass that moved aside, from any thread.
-  void abort(std::string_view reason) noexcept { terms_.uses_host ? host_->abort(reason) : flat_.abort(reason); }
+  void abort(std::string_view reason) noexcept;
   // After that, by the thread that exchanges: returns once nobody is at this rank's gradients.
   void withdraw() noexcept;
 
@@ -30422,16 +21265,14 @@ class PassExchange {
   // Ranks that are at different steps would average what does not belong together.
   void check_together();
 
-  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine) {
-    return terms_.uses_host ? host_->gather_texts(mine) : flat_.gather_texts(mine);
-  }
+  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine);
 
   // Of the last ones; there may be none in these.
   [[nodiscard]] std::string difference_of_updates();
 
   Worker* worker_;
   FlatReduction flat_;
-  std::optional<HostReduction> host_{};  // where the ranks of a host share memory
+  std::optional<HostReduction> host_;  // where the ranks of a host share memory
   std::vector<GradientSlot>* slots_ = nullptr;
   const std::vector<Bucket>* buckets_ = nullptr;
   PassTerms terms_{};
@@ -30447,20 +21288,6 @@ class PassExchange {
 
 // ---- railyard/torch/detail/replaced_weights.hpp
 // Finds ranks whose weights differ since the memory of some was replaced. Torch room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-[[nodiscard]] bool has_replaced_storage(const std::vector<GradientSlot>& slots);
-
-// All ranks call it when a pass has told them that one of them has replaced some; what all have replaced alike may
-// stay, and what nobody has replaced is not looked at. Throws: ConfigError on all ranks if a weight is not rank 0's.
-void compare_replaced(Worker& worker, std::vector<GradientSlot>& slots);
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/detail/step_window.hpp
 // Where a worker is in the micro-batches of a step. Torch room.
@@ -30490,12 +21317,6 @@ struct StepWindow {
 namespace railyard::inline v0_1 {
 
 namespace detail {
-
-// Ends with the worker, on its thread. Tensors may live on.
-struct WorkerPool {
-  static constexpr std::string_view extension_name = "torch.pool";
-  std::optional<PoolBinding> binding{};
-};
 
 // Lets the worker's thread take its tensors from memory that the other ranks see, if the backend has such.
 void bind_pool(Worker& worker);
@@ -30535,7 +21356,7 @@ namespace detail {
 // accumulated, and only the last micro-batch's pass exchanges.
 class GradientExchange {
  public:
-  explicit GradientExchange(Worker& worker) : worker_(&worker), exchange_(worker) {}
+  explicit GradientExchange(Worker& worker);
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
@@ -30556,13 +21377,13 @@ class GradientExchange {
   void check_complete(const at::Tensor& parameter, std::string_view call);
 
   // Watches a model whose parameters have been added, for as long as it lives.
-  void watch(const torch::nn::Module& module) { models_.add(module); }
+  void watch(const torch::nn::Module& module);
 
   [[nodiscard]] StepClock& clock() noexcept { return clock_; }
 
   // Whether an optimizer may share the weights: the ranks of a host see each other's memory, and gradients are summed
   // there.
-  [[nodiscard]] bool can_share_weights() const { return exchange_.has_host() && !options_.comm_hook; }
+  [[nodiscard]] bool can_share_weights() const;
 
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
 
@@ -30589,7 +21410,7 @@ class GradientExchange {
   // checkpointing computes a part of another. When that has gone this one queues its successor, for the pass around it.
   class Pass {
    public:
-    explicit Pass(std::shared_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
+    explicit Pass(std::shared_ptr<GradientExchange> exchange);
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
     ~Pass();
@@ -30612,10 +21433,9 @@ class GradientExchange {
   // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
   class Hook final : public torch::autograd::FunctionPostHook {
    public:
-    Hook(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot)
-        : exchange_(std::move(exchange)), parameter_(slot.parameter.unsafeGetTensorImpl()) {}
+    Hook(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot);
 
-    [[nodiscard]] std::shared_ptr<GradientExchange> exchange() const { return exchange_.lock(); }
+    [[nodiscard]] std::shared_ptr<GradientExchange> exchange() const;
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                               const torch::autograd::variable_list& inputs) override;
@@ -30628,8 +21448,7 @@ class GradientExchange {
   // Weights what a micro-batch adds to the gradient.
   class Weight final : public torch::autograd::FunctionPreHook {
    public:
-    Weight(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot)
-        : exchange_(std::move(exchange)), parameter_(slot.parameter.unsafeGetTensorImpl()) {}
+    Weight(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot);
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override;
 
@@ -30688,14 +21507,14 @@ class GradientExchange {
 
   [[nodiscard]] bool allows_overlap() const;
 
-  [[nodiscard]] bool spans_hosts() const { return worker_->local_world_size() < worker_->world_size(); }
+  [[nodiscard]] bool spans_hosts() const;
 
-  [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(); }
+  [[nodiscard]] bool uses_host() const;
 
   // Counts the pass.
   [[nodiscard]] PassHeader next_header();
 
-  [[nodiscard]] bool watches_weights() const { return options_.compare_weights && worker_->world_size() > 1; }
+  [[nodiscard]] bool watches_weights() const;
 
   [[nodiscard]] bool are_all_on_cpu() const;
 
@@ -30712,33 +21531,20 @@ class GradientExchange {
   StepWindow window_{};
   bool compares_weights_ = false;  // in the next pass, as a model was prepared
   bool has_weights_ = false;       // the accumulators have the hook that weights micro-batches
-  std::vector<GradientSlot> slots_{};
-  std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
+  std::vector<GradientSlot> slots_;
+  std::unordered_map<const void*, std::size_t> known_;  // slots_ by parameter, which they keep alive
   WatchedModels models_{};
   WeightWatch weight_watch_{};
   RunningStatistics statistics_{};   // where the batch under way counts nothing
   RunningStatistics before_step_{};  // where the step may be left out
-  std::weak_ptr<Pass> pass_{};
+  std::weak_ptr<Pass> pass_;
   Overlapping overlap_ = Overlapping::never;
   std::uint64_t observed_step_ = 0;  // the first one that shows the order
   BucketSchedule schedule_{};
   std::size_t num_handed_ = 0;  // buckets of the pass under way that are the communication thread's
   StepClock aside_{};           // of that thread
-  std::unique_ptr<CommunicationThread> thread_{};
+  std::unique_ptr<CommunicationThread> thread_;
   std::mutex mutex_{};
-};
-
-// The worker's one exchange. Destroyed with the worker, and with it the hooks' effect.
-struct Gradients {
-  static constexpr std::string_view extension_name = "torch.gradients";
-  std::shared_ptr<GradientExchange> exchange{};
-
-  Gradients() = default;
-  Gradients(const Gradients&) = delete;
-  Gradients& operator=(const Gradients&) = delete;
-  ~Gradients() {
-    if (exchange) exchange->end();
-  }
 };
 
 [[nodiscard]] const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker);
@@ -30757,17 +21563,16 @@ namespace railyard::inline v0_1 {
 /// function. Example: ry::CommHookState comm_hook{worker}; and a part {"comm_hook", comm_hook} of the state.
 class CommHookState {
  public:
-  explicit CommHookState(Worker& worker) : worker_(&worker) {}
+  explicit CommHookState(Worker& worker);
 
-  [[nodiscard]] State state() const { return hook().state(*worker_); }
-  void load_state(const State& state) { hook().load_state(*worker_, state); }
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
 
  private:
-  [[nodiscard]] AnyCommHook& hook() const { return detail::gradient_exchange_of(*worker_)->comm_hook(); }
+  [[nodiscard]] AnyCommHook& hook() const;
 
   Worker* worker_;
 };
-static_assert(Stateful<CommHookState>);
 
 }  // namespace railyard::inline v0_1
 
@@ -30903,76 +21708,6 @@ class BatchSource {
 // Reads the samples of the given indices as one batch.
 using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(std::span<const std::size_t> indices)>;
 
-// Asks for samples by their index. Parts are those of an EpochReader, and so are orders where it keeps them as lists,
-// which is what all are here: drawing a place costs more than to read a sample of a tensor.
-class IndexedBatches final : public BatchSource {
- public:
-  IndexedBatches(Fetch fetch, const BatchShares& shares) : fetch_(std::move(fetch)), shares_(shares) {}
-
-  void open(const EpochPosition& from) override;
-
-  [[nodiscard]] std::optional<LoadedPart> next(const Deadline& /*deadline*/) override;
-
-  void close() noexcept override {}
-
- private:
-  // Goes on to the next batch. False at the end of the epoch.
-  bool begin_batch();
-
-  [[nodiscard]] std::pair<at::Tensor, at::Tensor> read(Range places) const;
-
-  Fetch fetch_;
-  BatchShares shares_;
-  EpochPosition position_{};  // after the last whole batch
-  std::vector<std::size_t> order_{};
-  Range batch_{};
-  std::size_t num_parts_ = 0;
-  std::size_t part_ = 0;  // that is read next
-};
-
-// Makes tensors of the blocks of a Dataset: its own on the thread that reads ahead, so that the loop need not wait for
-// them; a user's on the loop's, whose generators it may use.
-class DatasetBatches final : public BatchSource {
- public:
-  // feed: as an EpochReader's; may be nullptr. warn: told of what was left out when a loop has ended, and once, where
-  // the workers divide the dataset, that the feed is not all that is read from.
-  DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
-                 std::shared_ptr<HostFeed> feed, std::function<void(const std::string&)> warn);
-
-  DatasetBatches(const DatasetBatches&) = delete;
-  DatasetBatches& operator=(const DatasetBatches&) = delete;
-  ~DatasetBatches() override { close(); }
-
-  void open(const EpochPosition& from) override;
-
-  [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override;
-
-  void close() noexcept override;
-
- private:
-  void tell_of_skipped();
-
-  void tell_of_being_alone();
-
-  using Tensors = std::pair<at::Tensor, at::Tensor>;
-
-  [[nodiscard]] static std::size_t bytes_of(const at::Tensor& tensor) {
-    return tensor.defined() ? static_cast<std::size_t>(tensor.nbytes()) : 0;
-  }
-
-  Dataset dataset_;
-  std::shared_ptr<HostFeed> feed_;
-  std::function<void(const std::string&)> warn_;
-  bool is_alone_ = false;
-  std::map<std::string, std::uint64_t> told_of_{};   // samples that were left out, by source
-  std::function<Tensors(const Block&)> collate_;     // the user's
-  std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
-  double padding_;
-  at::Device device_;
-  EpochOptions reading_;
-  std::optional<EpochReader> reader_{};
-};
-
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -31017,9 +21752,7 @@ struct LoaderState {
   // Makes the next begin() start there.
   void set_place(EpochPosition place);
 
-  [[nodiscard]] std::uint64_t smallest_batch() const noexcept {
-    return shares.drop_last ? shares.global_batch_size : 1;
-  }
+  [[nodiscard]] std::uint64_t smallest_batch() const noexcept;
   // The samples of an epoch that are given.
   [[nodiscard]] std::uint64_t num_given() const noexcept;
 
@@ -31089,12 +21822,12 @@ class Loader {
     using reference = Batch&;
 
     Iterator() = default;
-    explicit Iterator(detail::LoaderState& state) noexcept : state_(&state), iteration_(state.iteration) {}
+    explicit Iterator(detail::LoaderState& state) noexcept;
 
-    [[nodiscard]] Batch& operator*() const noexcept { return *state_->batch; }
-    [[nodiscard]] Batch* operator->() const noexcept { return &*state_->batch; }
+    [[nodiscard]] Batch& operator*() const noexcept;
+    [[nodiscard]] Batch* operator->() const noexcept;
     Iterator& operator++();
-    void operator++(int) { ++*this; }
+    void operator++(int);
     friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
       return iterator.is_over();
     }
@@ -31106,16 +21839,16 @@ class Loader {
     std::uint64_t iteration_ = 0;
   };
 
-  explicit Loader(detail::LoaderState state) : state_(std::make_unique<detail::LoaderState>(std::move(state))) {}
+  explicit Loader(detail::LoaderState state);
 
   /// Starts the next epoch, also where the last one was left half way.
   [[nodiscard]] Iterator begin();
-  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+  [[nodiscard]] static std::default_sentinel_t end() noexcept;
 
   /// The epoch that is being gone over or was last, from 0; -1 before the first.
-  [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
+  [[nodiscard]] std::int64_t epoch() const noexcept;
   /// The epoch that a loop which goes on from here has to begin with: the one under way, or the next after its end.
-  [[nodiscard]] std::int64_t next_epoch() const { return static_cast<std::int64_t>(state_->place().epoch()); }
+  [[nodiscard]] std::int64_t next_epoch() const;
   /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
   void set_epoch(std::int64_t epoch);
 
@@ -31123,28 +21856,26 @@ class Loader {
   /// numbers of workers and batch sizes go on right. A batch counts when its step has ended. After the loop it is the
   /// next epoch; inside it, after the last batch, an empty rest of this one.
   /// Where each rank has a part of its own (RunConfig::data.splitter, Dataset::undivided()), so does each its state.
-  [[nodiscard]] State state() const { return state_->state(); }
+  [[nodiscard]] State state() const;
   /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
   /// Throws: ConfigError if the saved one had other data, another number of samples or another order, such as by
   /// another part of a split() or another seed of shuffle(), unless RunConfig::accept_changes names it: "data", "seed";
   /// or, where it was a part of this rank's own, another number of workers. Of other numbers in memory, and of files of
   /// which only parts are compared and that may be copies, Result::warnings() tell.
-  void load_state(const State& state) { state_->load(state); }
+  void load_state(const State& state);
 
   /// Whether its batches are what gradients are weighted with; see LoaderOptions.
-  [[nodiscard]] bool drives_step() const noexcept { return state_->options.drives_step; }
+  [[nodiscard]] bool drives_step() const noexcept;
   /// Samples that an epoch gives, all workers together. Throws: ConfigError where a stream tells it only at its end.
   [[nodiscard]] std::size_t num_samples() const;
   /// Batches of an epoch, micro-batches counted one by one; equally many for every worker. Throws: as num_samples().
   [[nodiscard]] std::size_t num_batches() const;
   /// Samples of a full batch, all workers together.
-  [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->shares.global_batch_size; }
+  [[nodiscard]] std::size_t global_batch_size() const noexcept;
 
  private:
   std::unique_ptr<detail::LoaderState> state_;  // iterators point to it, and a Loader may be moved
 };
-
-static_assert(Stateful<Loader>);
 
 }  // namespace railyard::inline v0_1
 
@@ -31162,16 +21893,12 @@ namespace detail {
 
 // The first dimension counts the samples; a vector holds examples that have not been stacked.
 struct SizeOfBatch {
-  [[nodiscard]] std::uint64_t operator()(const at::Tensor& batch) const {
-    return static_cast<std::uint64_t>(batch.size(0));
-  }
+  [[nodiscard]] std::uint64_t operator()(const at::Tensor& batch) const;
   template <class Data, class Target>
   [[nodiscard]] std::uint64_t operator()(const torch::data::Example<Data, Target>& batch) const {
     return static_cast<std::uint64_t>(batch.data.size(0));
   }
-  [[nodiscard]] std::uint64_t operator()(const std::pair<at::Tensor, at::Tensor>& batch) const {
-    return static_cast<std::uint64_t>(batch.first.size(0));
-  }
+  [[nodiscard]] std::uint64_t operator()(const std::pair<at::Tensor, at::Tensor>& batch) const;
   template <class Example>
   [[nodiscard]] std::uint64_t operator()(const std::vector<Example>& batch) const {
     return batch.size();
@@ -31215,14 +21942,13 @@ struct PoolOptions {
 class Pool {
  public:
   /// Throws: Error if there is no address space for a pool.
-  explicit Pool(const PoolOptions& options = {})
-      : heap_(detail::make_private_heap(size_of(options), options.max_cached_bytes)), binding_(checked(heap_)) {}
+  explicit Pool(const PoolOptions& options = {});
 
-  [[nodiscard]] PoolStatistics statistics() const noexcept { return heap_->statistics(); }
+  [[nodiscard]] PoolStatistics statistics() const noexcept;
   /// Gives the memory of freed tensors back to the system.
-  void trim() noexcept { heap_->trim(); }
+  void trim() noexcept;
   /// Whether memory, such as tensor.data_ptr(), is of this pool.
-  [[nodiscard]] bool contains(const void* memory) const noexcept { return heap_->contains(memory); }
+  [[nodiscard]] bool contains(const void* memory) const noexcept;
 
  private:
   [[nodiscard]] static std::size_t size_of(const PoolOptions& options);
@@ -31256,56 +21982,6 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Makes the rows of a (rank, n) matrix orthonormal, in place. A row that depends on those before it is asked of
-// `replace` and made as long as the others, or stays zero. Plain loops in f64: BLAS may give other bits for other
-// alignments, and all ranks must find the same.
-template <class Replace>
-void orthonormalise(std::vector<double>& rows, std::size_t length, Replace replace) {
-  const auto dot = [length](const double* one, const double* other) {
-    double sum = 0;
-    for (std::size_t i = 0; i < length; ++i) sum += one[i] * other[i];
-    return sum;
-  };
-  for (std::size_t row = 0; row < rows.size(); row += length) {
-    double* mine = rows.data() + row;
-    const double before = std::sqrt(dot(mine, mine));
-    for (int pass = 0; pass < 2; ++pass) {  // the second one removes the rounding of the first
-      for (std::size_t earlier = 0; earlier < row; earlier += length) {
-        const double* other = rows.data() + earlier;
-        const double share = dot(mine, other);
-        for (std::size_t i = 0; i < length; ++i) mine[i] -= share * other[i];
-      }
-    }
-    double after = std::sqrt(dot(mine, mine));
-    if (!(after > before * 1e-12)) {
-      for (std::size_t i = 0; i < length; ++i) mine[i] = replace(row + i);
-      after = std::sqrt(dot(mine, mine));
-    }
-    for (std::size_t i = 0; after > 0 && i < length; ++i) mine[i] /= after;
-  }
-}
-
-// Returns a matrix of the same shape whose columns are orthonormal and span the same space.
-template <class Replace>
-[[nodiscard]] at::Tensor orthonormal_columns(const at::Tensor& matrix, Replace replace) {
-  const at::Tensor rows = matrix.t().to(at::kCPU, at::kDouble).contiguous();
-  std::vector<double> values(rows.data_ptr<double>(), rows.data_ptr<double>() + rows.numel());
-  orthonormalise(values, static_cast<std::size_t>(rows.size(1)), replace);
-  const at::Tensor done = at::empty(rows.sizes(), rows.options());
-  std::copy(values.begin(), values.end(), done.data_ptr<double>());
-  return done.t().to(matrix.options()).contiguous();
-}
-
-// Numbers from -1 to 1 that are a function of the seed, on every machine.
-class Directions {
- public:
-  explicit Directions(std::uint64_t seed) : seed_(seed) {}
-  [[nodiscard]] double operator()(std::size_t index) const;
-
- private:
-  std::uint64_t seed_;
-};
-
 // What PowerSgdHook knows of each parameter. A copy is empty: each copy of a hook begins anew.
 class PowerSgdMemory {
  public:
@@ -31316,7 +21992,7 @@ class PowerSgdMemory {
   };
 
   PowerSgdMemory() = default;
-  PowerSgdMemory(const PowerSgdMemory& /*other*/) : entries_() {}
+  PowerSgdMemory(const PowerSgdMemory& /*other*/);
   PowerSgdMemory(PowerSgdMemory&&) noexcept = default;
   PowerSgdMemory& operator=(const PowerSgdMemory& other);
   PowerSgdMemory& operator=(PowerSgdMemory&&) noexcept = default;
@@ -31331,44 +22007,7 @@ class PowerSgdMemory {
   void load_state(int rank, int size, const State& state);
 
  private:
-  std::map<std::size_t, Entry> entries_{};
-};
-
-// One sum of a bucket's matrices as low-rank products, beside parts that are summed exactly.
-class LowRankSum {
- public:
-  LowRankSum(Worker& worker, std::int64_t rank, std::uint64_t seed) : worker_(&worker), rank_(rank), seed_(seed) {}
-
-  [[nodiscard]] bool is_empty() const noexcept { return matrices_.empty(); }
-
-  // Says whether two thin matrices are less to send.
-  [[nodiscard]] bool gains(const at::Tensor& part) const;
-
-  // Takes a part in, which is a contiguous view into the bucket.
-  void add(PowerSgdMemory::Entry& entry, std::size_t id, const at::Tensor& part);
-
-  void run(const std::vector<at::Tensor>& exact);
-
- private:
-  struct Matrix {
-    at::Tensor values{};  // (n, m): a view into the bucket
-    PowerSgdMemory::Entry* entry = nullptr;
-    Directions directions{0};
-    at::Tensor left{};  // (n, rank)
-  };
-
-  // Sums all pieces as one buffer. Returns whether the sums are finite, which all ranks see alike.
-  [[nodiscard]] bool sum(const std::vector<at::Tensor>& pieces);
-
-  // The step will be skipped: what was left out before stays to be sent.
-  void spoil();
-
-  static void finish(const Matrix& matrix, const at::Tensor& own, const at::Tensor& right);
-
-  Worker* worker_;
-  std::int64_t rank_;
-  std::uint64_t seed_;
-  std::vector<Matrix> matrices_{};
+  std::map<std::size_t, Entry> entries_;
 };
 
 }  // namespace detail
@@ -31393,10 +22032,9 @@ struct PowerSgdHook {
   /// passes over the bucket. Throws: ConfigError for a rank below 1.
   void all_reduce(Worker& worker, const GradientBucket& bucket);
 
-  [[nodiscard]] State state(Worker& worker) const { return memory.state(worker.rank(), worker.world_size()); }
-  void load_state(Worker& worker, const State& state) { memory.load_state(worker.rank(), worker.world_size(), state); }
+  [[nodiscard]] State state(Worker& worker) const;
+  void load_state(Worker& worker, const State& state);
 };
-static_assert(StatefulCommHook<PowerSgdHook>);
 
 }  // namespace railyard::inline v0_1
 
@@ -31431,12 +22069,8 @@ inline constexpr bool is_loadable = is_example<T>;
 template <class T>
 inline constexpr bool is_loadable<std::vector<T>> = is_example<T>;
 
-[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> collate(torch::data::Example<> example) {
-  return {std::move(example.data), std::move(example.target)};
-}
-[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> collate(torch::data::TensorExample example) {
-  return {std::move(example.data), {}};
-}
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> collate(torch::data::Example<> example);
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> collate(torch::data::TensorExample example);
 template <class Example>
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> collate(std::vector<Example> examples) {
   std::vector<at::Tensor> data;
@@ -31449,27 +22083,10 @@ template <class Example>
   return {at::stack(data), targets.empty() ? at::Tensor{} : at::stack(targets)};
 }
 
-[[nodiscard]] std::pair<at::Tensor, at::Tensor> select_rows(const std::pair<at::Tensor, at::Tensor>& tensors,
-                                                                   std::span<const std::size_t> indices);
-
-// Returns the indices of so many rows, from the first to the last.
-[[nodiscard]] at::Tensor spread_rows(std::int64_t rows, std::int64_t count);
-
-// Throws: ConfigError if the options do not say what a batch is.
-[[nodiscard]] BatchShares checked_shares(const Worker& worker, const LoaderOptions& options, bool is_divided);
-
 // Throws: ConfigError that names the options which are set and that loaders of this kind do not know. what: they go
 // over. remedy: makes a Dataset of it.
 void check_options_without_dataset(const Worker& worker, const LoaderOptions& options, std::string_view what,
                                           std::string_view remedy);
-
-// Says which samples come in which batch, one thing a line: what all ranks must have given alike. A batch that they
-// divide is cut into its micro-batches first, and each of these among them.
-[[nodiscard]] std::string order_of(const LoaderOptions& options, const BatchShares& shares);
-
-// Says of a rank's own data what must be alike: how many batches there are, where that is known. How large they are may
-// differ, for gradients are weighted with samples.
-[[nodiscard]] std::string order_of_own(const BatchShares& shares, std::optional<std::uint64_t> num_samples);
 
 // num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well. is_own: other
 // ranks may read something else.
@@ -31481,37 +22098,6 @@ void check_options_without_dataset(const Worker& worker, const LoaderOptions& op
 
 [[nodiscard]] Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
                                         const LoaderOptions& options, std::function<std::string()> take_stock = {});
-
-// Adds a tensor of samples; of a large one some, from the first to the last.
-void take_stock_of(const at::Tensor& tensor, std::string_view name, DataStock& stock);
-
-// Throws: ConfigError on all ranks if they have not equally many samples, where each has a part of its own.
-void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_samples);
-
-// Are a worker's ends through which it reads with others what each gets as a whole, by what it reads and how. They live
-// as long as the worker, so that one that makes more loaders of it than others still meets them.
-class WholeFeeds {
- public:
-  static constexpr std::string_view extension_name = "torch.whole_feeds";
-  static constexpr std::size_t most_feeds = 16;
-
-  // Returns what is read by that name; nothing yet where it is new. Of more than so many, those that no loader has had
-  // for longest go, for where the arguments of each epoch are others, they would pile up.
-  [[nodiscard]] std::shared_ptr<HostFeed>& at(const std::string& what);
-  [[nodiscard]] std::size_t size() const noexcept { return feeds_.size(); }
-
- private:
-  std::vector<std::pair<std::string, std::shared_ptr<HostFeed>>> feeds_{};  // that was asked for last comes last
-};
-
-// Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
-// what it needs by itself.
-[[nodiscard]] std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
-                                                        const BatchShares& shares, const LoaderOptions& options,
-                                                        bool reads_alone);
-
-// Groups are of the size that the user gave, for the order must not depend on the number of workers.
-[[nodiscard]] Dataset bucketed(const Dataset& dataset, const LoaderOptions& options);
 
 template <class D>
 [[nodiscard]] std::size_t size_of_dataset(const Worker& worker, D& dataset) {
@@ -31745,7 +22331,7 @@ struct OptimizedTensor {
   std::shared_ptr<GradientPiece> piece{};  // where ranks share the work; otherwise each of them does all of it
 
   // What this rank's optimizer updates; undefined if it is nothing.
-  [[nodiscard]] const at::Tensor& own() const noexcept { return piece ? piece->weights : whole; }
+  [[nodiscard]] const at::Tensor& own() const noexcept;
 };
 using OptimizedGroups = std::vector<std::vector<OptimizedTensor>>;
 
@@ -31764,10 +22350,8 @@ template <class Map>
   }
 }
 
-[[nodiscard]] inline std::string group_prefix(std::size_t group) { return compose("groups.{}.", group); }
-[[nodiscard]] inline std::string state_prefix(std::size_t group, std::size_t index) {
-  return compose("state.{}.{}.", group, index);
-}
+[[nodiscard]] std::string group_prefix(std::size_t group);
+[[nodiscard]] std::string state_prefix(std::size_t group, std::size_t index);
 [[nodiscard]] std::string shapes_of(const std::vector<OptimizedTensor>& parameters);
 
 // Saves the fields of a group's options.
@@ -31975,25 +22559,6 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// The weights in the memory of a host's first rank that other processes look at. They are freed with the worker if
-// nobody does any more; otherwise they stay as long as the process does, for a freed block is written to.
-struct SharedWeightsOfWorker {
-  static constexpr std::string_view extension_name = "torch.shared_weights";
-  struct Kept {
-    std::vector<at::Tensor> tensors{};
-    std::atomic<std::uint32_t>* num_users = nullptr;
-  };
-  std::vector<Kept> kept{};
-
-  SharedWeightsOfWorker() = default;
-  SharedWeightsOfWorker(const SharedWeightsOfWorker&) = delete;
-  SharedWeightsOfWorker& operator=(const SharedWeightsOfWorker&) = delete;
-  ~SharedWeightsOfWorker();
-
-  // Frees the weights that nobody looks at any more.
-  void drop_unused();
-};
-
 // One optimizer's parameters, where the ranks of a host share memory. Rank 0's weights become everybody's, in one copy
 // on each host; each rank has one piece of its host's to update. Two waits around each update keep anybody from reading
 // weights that are half new.
@@ -32014,7 +22579,7 @@ class SharedWeights {
   [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
 
   // Whether another host has the same weights and pieces, and tells of them.
-  [[nodiscard]] bool is_copy() const noexcept { return memory_->host() > 0; }
+  [[nodiscard]] bool is_copy() const noexcept;
 
   // Begins an update: from here to end_update() nobody reads the weights. The settings must be equal on all ranks.
   void begin_update(const UpdateSettings& settings);
@@ -32046,10 +22611,10 @@ class SharedWeights {
   std::weak_ptr<GradientExchange> exchange_;
   HostMemory* memory_;
   std::vector<at::Tensor> parameters_;
-  std::vector<const void*> addresses_{};
+  std::vector<const void*> addresses_;
   std::atomic<std::uint32_t>* num_users_ =
       nullptr;  // in the first rank's memory; among threads, which own weights, none
-  std::vector<std::shared_ptr<GradientPiece>> pieces_{};
+  std::vector<std::shared_ptr<GradientPiece>> pieces_;
 };
 
 }  // namespace detail
@@ -32355,7 +22920,7 @@ class Evaluating {
   ~Evaluating();
 
  private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_{};
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_;
 };
 
 // The first weight or buffer that is not rank 0's.
@@ -32418,9 +22983,6 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 [[nodiscard]] State module_state(const torch::nn::Module& module);
-
-// Writes a saved tensor to where a module's is: of weights that ranks share, this rank's piece.
-void put_tensor(const SavedTensor& saved, const at::Tensor& target);
 
 void put_module_state(torch::nn::Module& module, const State& state);
 
@@ -32545,10 +23107,9 @@ struct StateAccess<at::Generator> {
 /// numbers. Example: ry::TorchRandom random; and a part {"random", random} of the state.
 class TorchRandom {
  public:
-  [[nodiscard]] State state() const { return detail::generator_state(at::detail::getDefaultCPUGenerator()); }
-  void load_state(const State& state) { detail::put_generator_state(at::detail::getDefaultCPUGenerator(), state); }
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
 };
-static_assert(Stateful<TorchRandom>);
 
 }  // namespace railyard::inline v0_1
 
@@ -32561,9 +23122,7 @@ namespace railyard::inline v0_1 {
 /// ranks share memory, waiting is told from moving data; elsewhere both are `communication`.
 /// Cost: none worth naming; measuring takes five looks at the clock per step.
 /// Example: worker.report({{"loss", loss}, {"wait_share", ry::step_times(worker).share_of_wait()}});
-[[nodiscard]] inline StepTimes step_times(Worker& worker) {
-  return detail::gradient_exchange_of(worker)->clock().take(worker.world_size());
-}
+[[nodiscard]] StepTimes step_times(Worker& worker);
 
 }  // namespace railyard::inline v0_1
 
@@ -32580,12 +23139,6 @@ namespace railyard::inline v0_1 {
 namespace railyard::inline v0_1 {
 
 namespace detail {
-
-// Lets modules hold their worker weakly: they may outlive it.
-struct JoinedNorms {
-  static constexpr std::string_view extension_name = "torch.joined_norms";
-  std::shared_ptr<Worker> worker{};  // owns nothing
-};
 
 [[nodiscard]] std::weak_ptr<Worker> weak_worker(Worker& worker);
 
@@ -32660,11 +23213,11 @@ class NormPlan {
 
   void visit(torch::nn::Module& module, const std::string& path, const Place* place);
 
-  std::string refusals_{};
-  std::vector<Place> places_{};
-  std::vector<std::function<void(const std::weak_ptr<Worker>&)>> joins_{};
-  std::unordered_map<const torch::nn::Module*, long> mentions_{};
-  std::unordered_map<const torch::nn::Module*, Made> made_{};
+  std::string refusals_;
+  std::vector<Place> places_;
+  std::vector<std::function<void(const std::weak_ptr<Worker>&)>> joins_;
+  std::unordered_map<const torch::nn::Module*, long> mentions_;
+  std::unordered_map<const torch::nn::Module*, Made> made_;
 };
 
 }  // namespace detail
