@@ -7,6 +7,7 @@
 
 #include "run.hpp"
 #include "support/catch.hpp"
+#include "support/internals.hpp"
 #include "support/memory_state.hpp"
 
 #include <torch/torch.h>

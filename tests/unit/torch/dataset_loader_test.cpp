@@ -4,6 +4,7 @@
 
 #include "numbered.hpp"
 #include "support/catch.hpp"
+#include "support/internals.hpp"
 #include "unit/data/feed_host.hpp"
 #include "unit/train/scratch.hpp"
 

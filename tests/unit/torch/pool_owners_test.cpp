@@ -3,6 +3,7 @@
 #include "railyard/torch/pool.hpp"
 
 #include "support/catch.hpp"
+#include "support/internals.hpp"
 
 #include <ATen/core/ivalue.h>
 #include <torch/torch.h>

@@ -6,6 +6,7 @@
 #include "hooks.hpp"
 #include "run.hpp"
 #include "support/catch.hpp"
+#include "support/internals.hpp"
 
 #include <torch/torch.h>
 

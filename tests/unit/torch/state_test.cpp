@@ -2,6 +2,7 @@
 #include "railyard/torch/state.hpp"
 
 #include "support/catch.hpp"
+#include "support/internals.hpp"
 #include "support/memory_state.hpp"
 
 #include <torch/torch.h>

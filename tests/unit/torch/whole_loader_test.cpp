@@ -5,6 +5,7 @@
 
 #include "run.hpp"
 #include "support/catch.hpp"
+#include "support/internals.hpp"
 #include "unit/train/scratch.hpp"
 #include "unit/workers/support.hpp"
 
