@@ -120,12 +120,16 @@ class Controller {
     }
     if (may_fail() && is_last && !suspects_.empty()) orders = fail(consequence(), now);
     if (is_last) phase_ = Phase::finished;
+    cut_grace_of_silent_ones(now);
     return orders;
   }
 
   [[nodiscard]] Orders on_silence(int rank, const std::string& message, Time now) {
-    if (!may_fail()) return {};
-    return fail({.rank = rank, .what = "stopped answering: " + message, .is_wait = true}, now);
+    ranks_[index(rank)].is_silent = true;
+    Orders orders;
+    if (may_fail()) orders = fail({.rank = rank, .what = "stopped answering: " + message, .is_wait = true}, now);
+    cut_grace_of_silent_ones(now);
+    return orders;
   }
 
   /// For what is no rank's fault: a broken group, a callback that throws.
@@ -172,7 +176,7 @@ class Controller {
         return fail(late_start(), now);
       case Phase::stopping: {  // they have had their grace: only a moment more for waits to end
         Orders orders = end(now);
-        limit_ = after(now, std::min<std::chrono::nanoseconds>(settings_.stop_grace, std::chrono::seconds{1}));
+        limit_ = after(now, moment());
         return orders;
       }
       case Phase::ending:
@@ -201,6 +205,7 @@ class Controller {
  private:
   struct Rank {
     bool has_started = false;
+    bool is_silent = false;
     std::optional<WorkerExit> exit{};
   };
 
@@ -212,6 +217,17 @@ class Controller {
   // Only the first failure counts: what follows from it, or from the end that it brings, is not looked at.
   [[nodiscard]] bool may_fail() const noexcept {
     return !failure_ && phase_ != Phase::finished && phase_ != Phase::checking;
+  }
+
+  [[nodiscard]] std::chrono::nanoseconds moment() const noexcept {
+    return std::min<std::chrono::nanoseconds>(settings_.stop_grace, std::chrono::seconds{1});
+  }
+
+  // Where only those are left that do not answer, nobody uses the grace.
+  void cut_grace_of_silent_ones(Time now) noexcept {
+    if (phase_ != Phase::ending || is_killed_) return;
+    const auto is_waited_for = [](const Rank& one) { return !one.exit && !one.is_silent; };
+    if (std::none_of(ranks_.begin(), ranks_.end(), is_waited_for)) limit_ = std::min(limit_, after(now, moment()));
   }
 
   Orders fail(Failure failure, Time now) {

@@ -161,6 +161,21 @@ TEST_CASE("Controller: silence, a broken group and a callback that throws end th
   CHECK(is_idle(broken.on_failure({.what = "again"}, at(1s))));
 }
 
+TEST_CASE("Controller: a rank that does not answer gets no grace once the others have gone") {
+  Controller controller = running(3);
+  CHECK(controller.on_silence(1, "stopped", at(1s)).abort);
+  CHECK(is_idle(controller.on_exit(0, lost({1}), at(2s))));
+  CHECK(controller.wakes_at() == at(6s));  // for rank 2
+  CHECK(is_idle(controller.on_exit(2, lost({1}), at(2s))));
+  CHECK(controller.wakes_at() == at(3s));
+  CHECK(controller.on_time(at(3s)).kill);
+  CHECK(controller.failure()->rank == 1);
+
+  Controller alone = running(1);
+  CHECK(alone.on_silence(0, "stopped", at(1s)).abort);
+  CHECK(alone.on_time(at(2s)).kill);
+}
+
 TEST_CASE("Controller: the first signal asks to stop, the grace ends the wait") {
   Controller controller = running(2);
   CHECK(controller.on_signal(SIGTERM, at(1s)).request_leave);
