@@ -4,6 +4,7 @@
 
 #include "railyard/workers/detail/death_watch.hpp"
 #include "railyard/workers/detail/exit_reason.hpp"
+#include "railyard/workers/detail/held_locks.hpp"
 #include "railyard/workers/detail/inbox.hpp"
 #include "railyard/workers/detail/line_splitter.hpp"
 #include "railyard/workers/detail/silence_watch.hpp"
@@ -180,8 +181,40 @@ class ProcessGroup final : public WorkerGroup {
     const std::function<void(bool)>* on_fork_;
   };
 
+  // A lock that another thread holds at the moment of the fork would stay held in the zygote and in all workers, for
+  // the thread that could give it back is not there. malloc and stdio see to their own; of other locks of the
+  // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
   void fork_zygote() {
     const Rest rest{on_fork_};
+    constexpr int most_tries = 42;
+    for (int tries = 0; tries < most_tries; ++tries) {
+      fork_once();
+      // Counted after the fork: some libraries, such as OpenBLAS, end their threads before one.
+      if (!has_other_threads() || is_free_of_locks(std::chrono::milliseconds{10} * (1 << tries / 6))) return;
+      end_all();
+    }
+    throw Error{compose(
+        "start: in each of {} forks of this process another thread of it held a lock of the C library, as setenv(), "
+        "localtime(), rand(), dl_iterate_phdr() and the functions of the locale take one, and no worker could be made "
+        "without that lock: let such threads rest while fit() starts, or call fit() before they begin",
+        most_tries)};
+  }
+
+  // Has the zygote prove it.
+  [[nodiscard]] bool is_free_of_locks(std::chrono::nanoseconds patience) {
+    [[maybe_unused]] const bool sent =
+        channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::prove, .patience = patience});
+    pollfd answer{.fd = channel_.fd(), .events = POLLIN, .revents = 0};
+    while (::poll(&answer, 1, 60'000) < 0 && errno == EINTR) {
+    }
+    ZygoteReply reply;
+    std::vector<Descriptor> fds;
+    if (channel_.receive(reply, fds, MSG_DONTWAIT) == Channel::Outcome::packet) return reply.error == 0;
+    end_all();
+    throw_lost();
+  }
+
+  void fork_once() {
     is_zygote_lost_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
