@@ -147,7 +147,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   [[nodiscard]] bool forks_to_restart() const override {
-    return is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
+    return is_zygote_lost_ || is_zygote_deaf_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
   }
 
  private:
@@ -215,7 +215,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   void fork_once() {
-    is_zygote_lost_ = false;
+    is_zygote_lost_ = is_zygote_deaf_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
     ::sigaction(SIGCHLD, nullptr, &setup_.child_action);
@@ -301,6 +301,7 @@ class ProcessGroup final : public WorkerGroup {
     const auto outcome = channel_.receive(reply, fds, MSG_DONTWAIT);
     if (outcome == Channel::Outcome::closed) lose_zygote();
     if (outcome != Channel::Outcome::packet) return false;
+    is_zygote_deaf_ = false;
     if (reply.kind == ZygoteReply::Kind::exited) {
       if (at(reply.rank).pid != reply.pid) return false;  // of an earlier start
       finish(reply.rank, exit_of_status(reply.rank, reply.status));
@@ -428,13 +429,36 @@ class ProcessGroup final : public WorkerGroup {
     const auto heartbeat = [&](int rank) { return memory_.rank(rank).heartbeat.load(); };
     silence_.look(now, heartbeat, [&](int rank, std::chrono::nanoseconds quiet) {
       const Process& worker = at(rank);
-      if (worker.is_over) return;
+      if (worker.is_over || finish_untold(rank)) return;
       const auto seconds = static_cast<double>(quiet.count()) / 1e9;
       inbox_.push(SilenceEvent{
           .rank = rank,
           .message = compose("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
                              workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
     });
+    for (int rank = 0; is_zygote_deaf_ && rank < memory_.num_workers(); ++rank) {
+      if (!at(rank).is_over) finish_untold(rank);
+    }
+  }
+
+  // Takes note of the end of a worker that the zygote ought to have told of and has not, most likely because it is
+  // stopped. Returns false if the worker lives or has been reaped, or if it is for the zygote to say how it ended.
+  bool finish_untold(int rank) {
+    if (process_state(at(rank).pid) != 'Z') return false;
+    inbox_.drain(rank);
+    const char zygote = process_state(zygote_);
+    if (!inbox_.exit_of_rank(rank)) {
+      if (!is_stop(zygote)) return false;
+      if (!was_killed_) {
+        inbox_.push(BrokenEvent{
+            .message = compose("rank {}/{} (process {}) has ended, and how is not known, for the process that starts "
+                               "the workers (process {}) does not say: {}",
+                               rank, workers_.size(), at(rank).pid, zygote_, describe_state(zygote))});
+      }
+    }
+    is_zygote_deaf_ = true;
+    finish_orphan(rank);
+    return true;
   }
 
   // Without the zygote the workers die, by the signal they have asked for; their descendants do not, unless they are
@@ -461,7 +485,8 @@ class ProcessGroup final : public WorkerGroup {
     const pid_t pid = at(rank).pid;
     if (pid != 0) ::kill(-pid, SIGKILL);
     WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = SIGKILL};
-    exit.message = "killed, because the process that starts the workers was lost";
+    exit.message = is_zygote_lost_ ? "killed, because the process that starts the workers was lost"
+                                   : "ended while the process that starts the workers was stopped";
     exit.is_consequence = true;
     finish(rank, std::move(exit));
   }
@@ -469,7 +494,9 @@ class ProcessGroup final : public WorkerGroup {
   void end_all() noexcept {
     if (zygote_ <= 0) return;
     ::shutdown(channel_.fd(), SHUT_RDWR);  // unlike close, it is seen even if somebody else holds the descriptor
-    if (!wait_for_zygote(std::chrono::seconds{5})) {
+    ::kill(zygote_, SIGCONT);              // one that somebody has stopped shall end what it has started
+    const bool leaves_orphans = !wait_for_zygote(std::chrono::seconds{5}) || is_zygote_lost_;
+    if (leaves_orphans) {
       for (const Process& worker : workers_) {
         if (worker.pid != 0 && !worker.is_over) kill_process(worker);
       }
@@ -478,7 +505,7 @@ class ProcessGroup final : public WorkerGroup {
     while (::waitpid(zygote_, nullptr, 0) < 0 && errno == EINTR) {
     }
     zygote_ = -1;
-    if (is_zygote_lost_) reap_orphans();
+    if (leaves_orphans) reap_orphans();
   }
 
   // Without a zygote, its descendants become children of PID 1 or of a subreaper: perhaps of this process.
@@ -523,6 +550,7 @@ class ProcessGroup final : public WorkerGroup {
   int also_watched_ = -1;
   std::size_t num_over_ = 0;
   bool is_zygote_lost_ = false;
+  bool is_zygote_deaf_ = false;  // it lives, and does not say which workers have ended
   bool was_killed_ = false;
   bool dies_together_ = false;
   std::optional<DeathWatch> watch_{};

@@ -249,6 +249,62 @@ TEST_CASE("Processes: ends within a bound although the process that starts worke
   CHECK(come_back_to(before));
 }
 
+TEST_CASE("Processes: workers that return while the process that starts workers is stopped have returned") {
+  const Holdings before;
+  auto group = start(
+      2,
+      [](ry::WorkerLink& link) {
+        post_pid(link, leave_child(false));
+        while (link.world().size == 2 && !link.page().stop_requested.load()) ::usleep(1000);
+      },
+      500ms);
+  const auto pids = hear_pids(*group, 2);
+  REQUIRE(pids.size() == 2);
+  const pid_t zygote = children_of(::getpid()).front();
+  ::kill(zygote, SIGSTOP);
+  group->request_stop();
+  const Story story = follow_to_end(*group);
+  CHECK(story.silent.empty());
+  CHECK(story.broken.empty());
+  REQUIRE(story.exits.size() == 2);
+  for (int rank = 0; rank < 2; ++rank) CHECK(story.exit_of(rank).kind == Kind::returned);
+  CHECK(group->forks_to_restart());
+  group->restart(1, {});  // which a stopped process could not do
+  CHECK(follow_to_end(*group).exit_of(0).kind == Kind::returned);
+  CHECK_FALSE(group->forks_to_restart());
+  group.reset();
+  for (const pid_t pid : pids) CHECK(ends(pid));
+  CHECK(come_back_to(before));
+}
+
+TEST_CASE("Processes: names the process that starts workers where it is stopped and a worker has died meanwhile") {
+  const Holdings before;
+  auto group = start(
+      2,
+      [](ry::WorkerLink& link) {
+        post_pid(link, ::getpid());
+        wait_for_ever();
+      },
+      500ms);
+  Story story;
+  follow(*group, story, [&] { return story.messages.size() == 2; });
+  const pid_t zygote = children_of(::getpid()).front();
+  ::kill(zygote, SIGSTOP);
+  ::kill(std::stoi(story.messages.at(1).front()), SIGKILL);
+  follow(*group, story, [&] { return !story.broken.empty() && story.exits.contains(1); });
+  CHECK_FALSE(story.silent.contains(1));
+  REQUIRE(story.broken.size() == 1);
+  CHECK_THAT(story.broken.front(), ContainsSubstring("rank 1/2") && ContainsSubstring("kill -CONT") &&
+                                       ContainsSubstring(fmt::to_string(zygote)));
+  CHECK(story.exit_of(1).is_consequence);
+  group->kill();
+  follow(*group, story, [] { return false; });
+  CHECK(story.broken.size() == 1);
+  CHECK(story.exit_of(0).is_consequence);
+  group.reset();
+  CHECK(come_back_to(before));
+}
+
 TEST_CASE("Processes: raises the soft limit of descriptors if it must, and says so if the hard one is too low (C11)") {
   Forked raising{[](const Forked::Tell&) {
     const rlimit limit{.rlim_cur = 20, .rlim_max = 4096};
