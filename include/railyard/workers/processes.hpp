@@ -186,18 +186,23 @@ class ProcessGroup final : public WorkerGroup {
   // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
   void fork_zygote() {
     const Rest rest{on_fork_};
-    constexpr int most_tries = 42;
-    for (int tries = 0; tries < most_tries; ++tries) {
+    const std::int64_t begin_ns = monotonic_ns();
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    int tries = 0;
+    do {
       fork_once();
+      ++tries;
       // Counted after the fork: some libraries, such as OpenBLAS, end their threads before one.
-      if (!has_other_threads() || is_free_of_locks(std::chrono::milliseconds{10} * (1 << tries / 6))) return;
+      if (!has_other_threads()) return;
+      const std::chrono::nanoseconds patience{20'000'000 + (monotonic_ns() - begin_ns) / 8};  // more on a slow machine
+      if (is_free_of_locks(patience)) return;
       end_all();
-    }
+    } while (!deadline.expired());
     throw Error{compose(
         "start: in each of {} forks of this process another thread of it held a lock of the C library, as setenv(), "
         "localtime(), rand(), dl_iterate_phdr() and the functions of the locale take one, and no worker could be made "
         "without that lock: let such threads rest while fit() starts, or call fit() before they begin",
-        most_tries)};
+        tries)};
   }
 
   // Has the zygote prove it.

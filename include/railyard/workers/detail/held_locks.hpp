@@ -2,18 +2,28 @@
 // Finds out whether a fork has kept locks of the C and C++ libraries that another thread held. Workers room.
 #pragma once
 
+#include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/asked_child.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
 
+#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <locale>
+#include <optional>
 #include <system_error>
 
 #include <libintl.h>
 #include <link.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <syslog.h>
+#include <unistd.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -41,18 +51,36 @@ inline void take_library_locks() {
   ::closelog();                                                                     // the connection to syslog
 }
 
+/// Does the process, of one thread, wait for a lock? No where the system does not say.
+[[nodiscard]] inline bool waits_for_lock(pid_t pid) {
+  std::ifstream file{compose("/proc/{}/syscall", pid)};
+  long number = -1;
+  return file >> number && number == SYS_futex;
+}
+
 /// In a process with one thread, just forked from one with several: is none of these locks held, by a thread that was
 /// left behind? Cost: one fork. At the deadline the answer is no.
 [[nodiscard]] inline bool are_library_locks_free(const Deadline& deadline) {
-  try {
-    const auto takes_all = [] {
-      take_library_locks();
-      return true;
-    };
-    return ask_child(takes_all, deadline).value || !deadline.expired();
-  } catch (const Error&) {
-    return true;  // no process can be made: nor can a worker, which is when the limit is named
+  auto [reader, writer] = make_pipe(0, "start: a pipe to a process that tries locks");
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return true;  // nor can a worker be made, which is when the limit is named
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() == parent) take_library_locks();
+    ::_exit(0);
   }
+  writer.reset();
+  pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  bool has_ended = false;
+  bool is_held = false;
+  while (!has_ended && !is_held) {
+    constexpr timespec look_every{.tv_sec = 0, .tv_nsec = 200'000};
+    has_ended = ::ppoll(&ended, 1, &look_every, nullptr) > 0;
+    is_held = !has_ended && (deadline.expired() || waits_for_lock(child));
+  }
+  [[maybe_unused]] const std::optional<int> status = end_child(child);
+  return has_ended;
 }
 
 }  // namespace detail
