@@ -4,6 +4,7 @@
 
 #include "railyard/workers/detail/death_watch.hpp"
 #include "railyard/workers/detail/exit_reason.hpp"
+#include "railyard/workers/detail/held_locks.hpp"
 #include "railyard/workers/detail/inbox.hpp"
 #include "railyard/workers/detail/line_splitter.hpp"
 #include "railyard/workers/detail/silence_watch.hpp"
@@ -146,7 +147,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   [[nodiscard]] bool forks_to_restart() const override {
-    return is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
+    return is_zygote_lost_ || is_zygote_deaf_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
   }
 
  private:
@@ -180,9 +181,46 @@ class ProcessGroup final : public WorkerGroup {
     const std::function<void(bool)>* on_fork_;
   };
 
+  // A lock that another thread holds at the moment of the fork would stay held in the zygote and in all workers, for
+  // the thread that could give it back is not there. malloc and stdio see to their own; of other locks of the
+  // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
   void fork_zygote() {
     const Rest rest{on_fork_};
-    is_zygote_lost_ = false;
+    const std::int64_t begin_ns = monotonic_ns();
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    int tries = 0;
+    do {
+      fork_once();
+      ++tries;
+      // Counted after the fork: some libraries, such as OpenBLAS, end their threads before one.
+      if (!has_other_threads()) return;
+      const std::chrono::nanoseconds patience{20'000'000 + (monotonic_ns() - begin_ns) / 8};  // more on a slow machine
+      if (is_free_of_locks(patience)) return;
+      end_all();
+    } while (!deadline.expired());
+    throw Error{compose(
+        "start: in each of {} forks of this process another thread of it held a lock of the C library, as setenv(), "
+        "localtime(), rand(), dl_iterate_phdr() and the functions of the locale take one, and no worker could be made "
+        "without that lock: let such threads rest while fit() starts, or call fit() before they begin",
+        tries)};
+  }
+
+  // Has the zygote prove it.
+  [[nodiscard]] bool is_free_of_locks(std::chrono::nanoseconds patience) {
+    [[maybe_unused]] const bool sent =
+        channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::prove, .patience = patience});
+    pollfd answer{.fd = channel_.fd(), .events = POLLIN, .revents = 0};
+    while (::poll(&answer, 1, 60'000) < 0 && errno == EINTR) {
+    }
+    ZygoteReply reply;
+    std::vector<Descriptor> fds;
+    if (channel_.receive(reply, fds, MSG_DONTWAIT) == Channel::Outcome::packet) return reply.error == 0;
+    end_all();
+    throw_lost();
+  }
+
+  void fork_once() {
+    is_zygote_lost_ = is_zygote_deaf_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
     ::sigaction(SIGCHLD, nullptr, &setup_.child_action);
@@ -268,6 +306,7 @@ class ProcessGroup final : public WorkerGroup {
     const auto outcome = channel_.receive(reply, fds, MSG_DONTWAIT);
     if (outcome == Channel::Outcome::closed) lose_zygote();
     if (outcome != Channel::Outcome::packet) return false;
+    is_zygote_deaf_ = false;
     if (reply.kind == ZygoteReply::Kind::exited) {
       if (at(reply.rank).pid != reply.pid) return false;  // of an earlier start
       finish(reply.rank, exit_of_status(reply.rank, reply.status));
@@ -395,13 +434,36 @@ class ProcessGroup final : public WorkerGroup {
     const auto heartbeat = [&](int rank) { return memory_.rank(rank).heartbeat.load(); };
     silence_.look(now, heartbeat, [&](int rank, std::chrono::nanoseconds quiet) {
       const Process& worker = at(rank);
-      if (worker.is_over) return;
+      if (worker.is_over || finish_untold(rank)) return;
       const auto seconds = static_cast<double>(quiet.count()) / 1e9;
       inbox_.push(SilenceEvent{
           .rank = rank,
           .message = compose("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
                              workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
     });
+    for (int rank = 0; is_zygote_deaf_ && rank < memory_.num_workers(); ++rank) {
+      if (!at(rank).is_over) finish_untold(rank);
+    }
+  }
+
+  // Takes note of the end of a worker that the zygote ought to have told of and has not, most likely because it is
+  // stopped. Returns false if the worker lives or has been reaped, or if it is for the zygote to say how it ended.
+  bool finish_untold(int rank) {
+    if (process_state(at(rank).pid) != 'Z') return false;
+    inbox_.drain(rank);
+    const char zygote = process_state(zygote_);
+    if (!inbox_.exit_of_rank(rank)) {
+      if (!is_stop(zygote)) return false;
+      if (!was_killed_) {
+        inbox_.push(BrokenEvent{
+            .message = compose("rank {}/{} (process {}) has ended, and how is not known, for the process that starts "
+                               "the workers (process {}) does not say: {}",
+                               rank, workers_.size(), at(rank).pid, zygote_, describe_state(zygote))});
+      }
+    }
+    is_zygote_deaf_ = true;
+    finish_orphan(rank);
+    return true;
   }
 
   // Without the zygote the workers die, by the signal they have asked for; their descendants do not, unless they are
@@ -428,7 +490,8 @@ class ProcessGroup final : public WorkerGroup {
     const pid_t pid = at(rank).pid;
     if (pid != 0) ::kill(-pid, SIGKILL);
     WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = SIGKILL};
-    exit.message = "killed, because the process that starts the workers was lost";
+    exit.message = is_zygote_lost_ ? "killed, because the process that starts the workers was lost"
+                                   : "ended while the process that starts the workers was stopped";
     exit.is_consequence = true;
     finish(rank, std::move(exit));
   }
@@ -436,7 +499,9 @@ class ProcessGroup final : public WorkerGroup {
   void end_all() noexcept {
     if (zygote_ <= 0) return;
     ::shutdown(channel_.fd(), SHUT_RDWR);  // unlike close, it is seen even if somebody else holds the descriptor
-    if (!wait_for_zygote(std::chrono::seconds{5})) {
+    ::kill(zygote_, SIGCONT);              // one that somebody has stopped shall end what it has started
+    const bool leaves_orphans = !wait_for_zygote(std::chrono::seconds{5}) || is_zygote_lost_;
+    if (leaves_orphans) {
       for (const Process& worker : workers_) {
         if (worker.pid != 0 && !worker.is_over) kill_process(worker);
       }
@@ -445,7 +510,7 @@ class ProcessGroup final : public WorkerGroup {
     while (::waitpid(zygote_, nullptr, 0) < 0 && errno == EINTR) {
     }
     zygote_ = -1;
-    if (is_zygote_lost_) reap_orphans();
+    if (leaves_orphans) reap_orphans();
   }
 
   // Without a zygote, its descendants become children of PID 1 or of a subreaper: perhaps of this process.
@@ -490,6 +555,7 @@ class ProcessGroup final : public WorkerGroup {
   int also_watched_ = -1;
   std::size_t num_over_ = 0;
   bool is_zygote_lost_ = false;
+  bool is_zygote_deaf_ = false;  // it lives, and does not say which workers have ended
   bool was_killed_ = false;
   bool dies_together_ = false;
   std::optional<DeathWatch> watch_{};

@@ -5,6 +5,13 @@
 #include "process_support.hpp"
 #include "support/catch.hpp"
 
+#include <atomic>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <thread>
+
+#include <link.h>
 #include <sched.h>
 #include <sys/mount.h>
 
@@ -242,6 +249,62 @@ TEST_CASE("Processes: ends within a bound although the process that starts worke
   CHECK(come_back_to(before));
 }
 
+TEST_CASE("Processes: workers that return while the process that starts workers is stopped have returned") {
+  const Holdings before;
+  auto group = start(
+      2,
+      [](ry::WorkerLink& link) {
+        post_pid(link, leave_child(false));
+        while (link.world().size == 2 && !link.page().stop_requested.load()) ::usleep(1000);
+      },
+      500ms);
+  const auto pids = hear_pids(*group, 2);
+  REQUIRE(pids.size() == 2);
+  const pid_t zygote = children_of(::getpid()).front();
+  ::kill(zygote, SIGSTOP);
+  group->request_stop();
+  const Story story = follow_to_end(*group);
+  CHECK(story.silent.empty());
+  CHECK(story.broken.empty());
+  REQUIRE(story.exits.size() == 2);
+  for (int rank = 0; rank < 2; ++rank) CHECK(story.exit_of(rank).kind == Kind::returned);
+  CHECK(group->forks_to_restart());
+  group->restart(1, {});  // which a stopped process could not do
+  CHECK(follow_to_end(*group).exit_of(0).kind == Kind::returned);
+  CHECK_FALSE(group->forks_to_restart());
+  group.reset();
+  for (const pid_t pid : pids) CHECK(ends(pid));
+  CHECK(come_back_to(before));
+}
+
+TEST_CASE("Processes: names the process that starts workers where it is stopped and a worker has died meanwhile") {
+  const Holdings before;
+  auto group = start(
+      2,
+      [](ry::WorkerLink& link) {
+        post_pid(link, ::getpid());
+        wait_for_ever();
+      },
+      500ms);
+  Story story;
+  follow(*group, story, [&] { return story.messages.size() == 2; });
+  const pid_t zygote = children_of(::getpid()).front();
+  ::kill(zygote, SIGSTOP);
+  ::kill(std::stoi(story.messages.at(1).front()), SIGKILL);
+  follow(*group, story, [&] { return !story.broken.empty() && story.exits.contains(1); });
+  CHECK_FALSE(story.silent.contains(1));
+  REQUIRE(story.broken.size() == 1);
+  CHECK_THAT(story.broken.front(), ContainsSubstring("rank 1/2") && ContainsSubstring("kill -CONT") &&
+                                       ContainsSubstring(fmt::to_string(zygote)));
+  CHECK(story.exit_of(1).is_consequence);
+  group->kill();
+  follow(*group, story, [] { return false; });
+  CHECK(story.broken.size() == 1);
+  CHECK(story.exit_of(0).is_consequence);
+  group.reset();
+  CHECK(come_back_to(before));
+}
+
 TEST_CASE("Processes: raises the soft limit of descriptors if it must, and says so if the hard one is too low (C11)") {
   Forked raising{[](const Forked::Tell&) {
     const rlimit limit{.rlim_cur = 20, .rlim_max = 4096};
@@ -324,6 +387,70 @@ TEST_CASE("Processes: works on a kernel without pidfds (TRAPS 24)") {
   }};
   CHECK(supervisor.status() == 0);
   CHECK(subreaper.all_end());
+}
+
+TEST_CASE("Processes: workers find free the locks of the C library that another thread took all the time") {
+  const auto draw = [] { [[maybe_unused]] const int number = std::rand(); };
+  const auto set = [] { ::setenv("RAILYARD_TEST_OF_LOCKS", "1", 1); };
+  const auto tell_time = [] {
+    const std::time_t time = 0;
+    std::tm parts{};
+    ::localtime_r(&time, &parts);
+  };
+  const std::array<std::function<void()>, 3> calls{draw, set, tell_time};
+  for (std::size_t at = 0; at < calls.size(); ++at) {
+    CAPTURE(at);
+    Forked supervisor{[&, call = calls[at]](const Forked::Tell&) {
+      const auto goes_on = [call] {
+        while (true) call();
+      };
+      for (int count = 0; count < 2; ++count) std::thread{goes_on}.detach();
+      for (int starts = 0; starts < 10; ++starts) {
+        auto group = start(2, [&](ry::WorkerLink&) { call(); });
+        const Story story = follow_to_end(*group);
+        for (int rank = 0; rank < 2; ++rank) {
+          if (!story.exits.contains(rank) || story.exit_of(rank).kind != Kind::returned) return 1;
+        }
+      }
+      return 0;
+    }};
+    CHECK(supervisor.status() == 0);
+  }
+}
+
+TEST_CASE("Processes: forks anew until no thread is inside the C library, and says so where one stays there") {
+  // Its list of libraries is locked for as long as the function that looks at them goes on.
+  static std::atomic<bool> is_inside;
+  static pid_t first;
+  static bool waits_for_ever;
+  const auto look_at_libraries = [](dl_phdr_info*, std::size_t, void*) {
+    is_inside = true;
+    while (waits_for_ever) ::pause();
+    std::vector<pid_t> zygotes;
+    const auto has_next = [&] { return !zygotes.empty() && first != 0 && zygotes.front() != first; };
+    while (!has_next()) {
+      zygotes = children_of(::getpid());
+      if (first == 0 && !zygotes.empty()) first = zygotes.front();
+    }
+    return 1;
+  };
+  const bool stays = GENERATE(false, true);
+  Forked supervisor{[&](const Forked::Tell&) {
+    waits_for_ever = stays;
+    std::thread{[&] { ::dl_iterate_phdr(look_at_libraries, nullptr); }}.detach();
+    while (!is_inside) ::usleep(1000);
+    try {
+      auto group = start(2, [](ry::WorkerLink&) { ry::detail::take_library_locks(); });
+      const Story story = follow_to_end(*group);
+      return story.exits.size() == 2 && story.exit_of(0).kind == Kind::returned && !stays ? 0 : 1;
+    } catch (const ry::Error& error) {
+      const std::string text = error.what();
+      const bool names_all = text.find("held a lock of the C library") != std::string::npos &&
+                             text.find("call fit() before they begin") != std::string::npos;
+      return stays && names_all && children_of(::getpid()).empty() ? 0 : 2;
+    }
+  }};
+  CHECK(supervisor.status() == 0);
 }
 
 TEST_CASE("Processes: as process 1 of a container hears signals, and leaves no orphan (TRAPS 24)") {

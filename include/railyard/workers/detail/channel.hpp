@@ -5,6 +5,8 @@
 #include "railyard/core/detail/system.hpp"
 
 #include <array>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -16,21 +18,23 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Asks for a worker (with its standard output and error as descriptors), or for the end of workers by force.
+/// Asks for a worker (with its standard output and error as descriptors), for the end of workers by force, or whether
+/// the fork has kept a lock of another thread.
 struct ZygoteRequest {
-  enum class Kind : std::uint8_t { spawn, kill };
+  enum class Kind : std::uint8_t { spawn, kill, prove };
   Kind kind = Kind::spawn;
   int rank = 0;
+  std::chrono::nanoseconds patience{0};  ///< for the proof
 };
 
-/// Says that a worker has been made (with its pidfd, if there are any on this kernel) or could not be, or that it has
-/// ended.
+/// Says that a worker has been made (with its pidfd, if there are any on this kernel) or could not be, that it has
+/// ended, or whether locks are free.
 struct ZygoteReply {
-  enum class Kind : std::uint8_t { spawned, exited };
+  enum class Kind : std::uint8_t { spawned, exited, proven };
   Kind kind = Kind::spawned;
   int rank = 0;
   pid_t pid = 0;
-  int error = 0;   ///< errno, 0 if the worker has been made
+  int error = 0;   ///< errno, 0 if the worker has been made, or all locks are free
   int status = 0;  ///< as of waitpid
 };
 

@@ -116,6 +116,9 @@ class OomCounter {
   return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '\0';
 }
 
+/// Is a process in that state stopped, by a signal or a debugger?
+[[nodiscard]] inline bool is_stop(char state) noexcept { return state == 'T' || state == 't'; }
+
 [[nodiscard]] inline std::string_view describe_state(char state) noexcept {
   switch (state) {
     case 'T':

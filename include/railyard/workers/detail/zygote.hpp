@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/workers/detail/channel.hpp"
+#include "railyard/workers/detail/held_locks.hpp"
 #include "railyard/workers/detail/worker_process.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -23,8 +24,9 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Lives in the process that start() has forked. It holds no lock, has no other thread, and lives for as long as the
-/// supervisor: so a worker can be forked from it at any time, and no worker outlives either of them.
+/// Lives in the process that start() has forked. It holds no lock (which it proves when asked to), has no other thread,
+/// and lives for as long as the supervisor: so a worker can be forked from it at any time, and no worker outlives
+/// either of them.
 class Zygote {
  public:
   /// supervisor: the process that forked this one. Throws: Error if the system refuses what it needs.
@@ -79,11 +81,21 @@ class Zygote {
       case Channel::Outcome::packet:
         break;
     }
-    if (request.kind == ZygoteRequest::Kind::kill) {
-      for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
-      return true;
+    switch (request.kind) {
+      case ZygoteRequest::Kind::kill:
+        for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
+        return true;
+      case ZygoteRequest::Kind::prove:
+        return prove(Deadline::after(request.patience));
+      case ZygoteRequest::Kind::spawn:
+        break;
     }
     return spawn(request.rank, fds);
+  }
+
+  bool prove(const Deadline& deadline) {
+    const int error = are_library_locks_free(deadline) ? 0 : EDEADLK;
+    return channel_.send(ZygoteReply{.kind = ZygoteReply::Kind::proven, .error = error});
   }
 
   bool take_signals() {
