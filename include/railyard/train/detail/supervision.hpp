@@ -342,10 +342,10 @@ class Supervision {
 
   [[nodiscard]] bool start_again(const Renew& renew) {
     while (true) {
-      renew(info_.world_size);
       begin_attempt();
       leadership_.tell({briefing_.attempt, begin_step_, info_.world_size, budget_.counts(), attempts_});
       try {
+        renew(info_.world_size);
         group_->restart(info_.world_size, encode_briefing(briefing_));
         return true;
       } catch (const std::exception& error) {
