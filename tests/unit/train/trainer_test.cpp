@@ -177,6 +177,25 @@ TEST_CASE("fit: a throw in one rank ends the others and is what the caller sees 
   CHECK_THAT(read_text(result.path() / "result.json"), ContainsSubstring("\"failed_rank\": 1"));
 }
 
+TEST_CASE("fit: tells of very many ranks what some were doing, and how many more there were") {
+  const Scratch scratch;
+  std::atomic<bool> has_failed = false;
+  const auto result = run_threads(scratch, 40,
+                                  [&has_failed](ry::Worker& worker) {
+                                    if (worker.rank() == 0) return has_failed.wait(false);
+                                    try {
+                                      worker.barrier();
+                                    } catch (const ry::CollectiveError&) {
+                                      has_failed = true;
+                                      has_failed.notify_all();
+                                      throw;
+                                    }
+                                  },
+                                  {.collective_timeout = 500ms});
+  CHECK_THAT(result.error(), ContainsSubstring("; then rank 0 was outside of collectives after 0 of them (step 0), ") &&
+                                 ContainsSubstring(" and 24 more"));
+}
+
 TEST_CASE("fit: an exception of any type is a failure") {
   const Scratch scratch;
   const auto result = run_threads(scratch, 2, [](ry::Worker& worker) {
