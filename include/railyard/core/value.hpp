@@ -5,9 +5,12 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -77,6 +80,7 @@ class Value {
 };
 
 /// Holds values by name, in the order in which they were given. A name given twice keeps its place and its last value.
+/// Cost: set() and find() take the same time whether there are few names or very many.
 class NamedValues {
  public:
   using Entry = std::pair<std::string, Value>;
@@ -88,21 +92,18 @@ class NamedValues {
   }
 
   void set(std::string name, Value value) {
-    for (Entry& entry : entries_) {
-      if (entry.first == name) {
-        entry.second = std::move(value);
-        return;
-      }
+    if (const auto at = place_of(name)) {
+      entries_[*at].second = std::move(value);
+      return;
     }
     entries_.emplace_back(std::move(name), std::move(value));
+    note_last();
   }
 
   /// Returns the value of that name, or nullptr.
   [[nodiscard]] const Value* find(std::string_view name) const noexcept {
-    for (const Entry& entry : entries_) {
-      if (entry.first == name) return &entry.second;
-    }
-    return nullptr;
+    const auto at = place_of(name);
+    return at ? &entries_[*at].second : nullptr;
   }
 
   /// Returns the value of that name. Throws: Error that lists the names that exist.
@@ -118,10 +119,41 @@ class NamedValues {
   [[nodiscard]] auto begin() const noexcept { return entries_.begin(); }
   [[nodiscard]] auto end() const noexcept { return entries_.end(); }
 
-  friend bool operator==(const NamedValues&, const NamedValues&) = default;
+  friend bool operator==(const NamedValues& one, const NamedValues& other) { return one.entries_ == other.entries_; }
 
  private:
-  std::vector<Entry> entries_;  // a handful of entries: a scan beats a tree
+  static constexpr std::size_t most_scanned = 16;  // of a handful, a scan beats a table
+
+  [[nodiscard]] std::optional<std::size_t> place_of(std::string_view name) const noexcept {
+    if (!table_.empty()) {
+      const std::size_t number = table_[slot_of(name)];
+      return number > 0 ? std::optional{number - 1} : std::nullopt;
+    }
+    for (std::size_t at = 0; at < entries_.size(); ++at) {
+      if (entries_[at].first == name) return at;
+    }
+    return std::nullopt;
+  }
+
+  // The slot that has the name, or the one where it belongs. At least half of the slots are free.
+  [[nodiscard]] std::size_t slot_of(std::string_view name) const noexcept {
+    std::size_t slot = std::hash<std::string_view>{}(name) % table_.size();
+    while (table_[slot] > 0 && entries_[table_[slot] - 1].first != name) slot = (slot + 1) % table_.size();
+    return slot;
+  }
+
+  void note_last() {
+    if (entries_.size() <= most_scanned) return;
+    if (2 * entries_.size() <= table_.size()) {
+      table_[slot_of(entries_.back().first)] = entries_.size();
+      return;
+    }
+    table_.assign(4 * entries_.size(), 0);
+    for (std::size_t at = 0; at < entries_.size(); ++at) table_[slot_of(entries_[at].first)] = at + 1;
+  }
+
+  std::vector<Entry> entries_;
+  std::vector<std::size_t> table_;  // where there are many: by the hash of a name, the number of its entry, from 1
 };
 
 /// Is what a worker reports: numbers, truth values and text under flat keys such as "val/loss".

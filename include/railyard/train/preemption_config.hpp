@@ -18,7 +18,7 @@ struct PreemptionConfig {
   /// A file that does as soon as it exists; none if empty.
   std::filesystem::path file{};
   /// Result::exit_status() when a checkpoint was saved so, or an older one is all that there is to go on from: a
-  /// scheduler is to start the job again. 75 is EX_TEMPFAIL.
+  /// scheduler is to start the job again. 75 is EX_TEMPFAIL. From 1 to 255.
   int exit_status = 75;
 };
 

@@ -80,6 +80,14 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  const auto check_path = [](const char* field, const std::filesystem::path& path) {
+    if (path.native().find('\0') == std::string::npos) return;
+    throw ConfigError{
+        compose("RunConfig::{} is \"{}\" and goes on after a NUL byte, which no path can have: leave it out", field,
+                path.c_str())};
+  };
+  check_path("storage_path", run.storage_path);
+  check_path("preemption.file", run.preemption.file);
   check_accepted_changes(run.accept_changes);
   if (run.setup_timeout.count() < 0) {
     throw ConfigError{"RunConfig::setup_timeout is negative: 0 makes it as long as collective_timeout"};
@@ -109,6 +117,12 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
     throw ConfigError{compose(
         "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGINT and SIGHUP",
         signal_name(signal), signal)};
+  }
+  if (run.preemption.exit_status < 1 || run.preemption.exit_status > 255) {
+    throw ConfigError{
+        compose("RunConfig::preemption.exit_status is {}: it must be 1 to 255, for 0 says that the job is done, and a "
+                "status has no more than one byte",
+                run.preemption.exit_status)};
   }
   if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
     throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};
@@ -320,6 +334,11 @@ class Trainer<B, S> {
   Result run() {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
+    if (function_->is_empty()) {
+      throw ConfigError{
+          "the training function given to Trainer is empty (an empty std::function, or a null pointer): give "
+          "it one that can be called"};
+    }
     detail::check_datasets(datasets_, run_.data);
     find_devices();
     B::check(options_);
@@ -411,8 +430,10 @@ class Trainer<B, S> {
       Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
       run_worker(link, context, own);
     };
-    renew(info.world_size);
-    const auto start = [&](const GroupPlan& plan) { return scaling.start(plan, body); };
+    const auto start = [&](const GroupPlan& plan) {
+      renew(plan.num_workers);
+      return scaling.start(plan, body);
+    };
     return detail::supervise(run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before),
                              std::move(leadership), start, renew);
   }

@@ -362,12 +362,7 @@ class Launched {
     for (std::size_t process = 1; process < agents.size(); ++process) {
       if (!agents[process]) missing.push_back(static_cast<int>(process));
     }
-    std::string text = missing.size() == 1 ? "process" : "processes";
-    constexpr std::size_t most = 8;
-    for (std::size_t at = 0; at < std::min(most, missing.size()); ++at) {
-      text += detail::compose("{} {}", at == 0 ? "" : ",", missing[at]);
-    }
-    return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
+    return detail::compose("{} {}", missing.size() == 1 ? "process" : "processes", detail::joined_first(missing, 8));
   }
 
   void take_in(std::vector<std::optional<detail::AgentConnection>>& agents) {

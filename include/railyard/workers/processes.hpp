@@ -16,7 +16,6 @@
 
 #include <csignal>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,20 +27,7 @@ namespace detail {
 /// Checks, before anything starts, that this process may fork and has descriptors enough; raises its own limit.
 inline void prepare_to_fork(int num_workers) {
   refuse_to_fork_after_cuda();
-  std::error_code error;
-  const std::filesystem::directory_iterator entries{"/proc/self/fd", error};
-  const auto num_open = static_cast<rlim_t>(std::distance(begin(entries), end(entries)));
-  const rlim_t needed = num_open + (5 + num_snapshot_slots) * static_cast<rlim_t>(num_workers) + 16;
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
-  if (needed > limit.rlim_max) {
-    throw ConfigError{compose(
-        "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
-        "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
-        num_workers, needed - num_open, num_open, limit.rlim_max)};
-  }
-  limit.rlim_cur = needed;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  prepare_descriptors(num_workers, 5 + num_snapshot_slots);
 }
 
 /// Is the group of Processes.

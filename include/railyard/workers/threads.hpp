@@ -8,6 +8,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -55,11 +56,11 @@ class ThreadGroup final : public WorkerGroup {
 
   void kill() override {
     collect(std::chrono::nanoseconds{0});  // whoever has just ended is not deaf
-    std::string deaf;
+    std::vector<int> deaf;
     for (std::size_t rank = 0; rank < threads_.size(); ++rank) {
-      if (!is_over_[rank]) deaf += compose("{}{}", deaf.empty() ? "" : ", ", rank);
+      if (!is_over_[rank]) deaf.push_back(static_cast<int>(rank));
     }
-    if (!deaf.empty()) end_program(deaf);
+    if (!deaf.empty()) end_program(joined_first(deaf, 16));
   }
 
   [[nodiscard]] bool can_kill() const noexcept override { return false; }
@@ -197,11 +198,11 @@ class ThreadGroup final : public WorkerGroup {
 
   [[noreturn]] static void end_program(const std::string& deaf) noexcept {
     char text[512];
-    const int length = std::snprintf(
-        text, sizeof text,
-        "railyard: the run had to end, but rank %s did not: a thread cannot be ended by force, so this program ends "
-        "with status 70. Let the training function look at should_stop(), or use Processes.\n",
-        deaf.c_str());
+    const int length = std::snprintf(text, sizeof text,
+                                     "railyard: a thread cannot be ended by force, so this program ends with status "
+                                     "70: the run had to end, but rank "
+                                     "%s did not. Let the training function look at should_stop(), or use Processes.\n",
+                                     deaf.c_str());
     [[maybe_unused]] const auto written = ::write(2, text, std::min(static_cast<std::size_t>(length), sizeof text - 1));
     ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads
     ::_exit(70);
@@ -228,9 +229,11 @@ class Threads {
   static constexpr Reach reach = Reach::process;
   static constexpr bool copies_function = true;
 
-  /// Throws: ConfigError if the plan asks for less than one worker, Error if the system has no more threads.
+  /// Throws: ConfigError if the plan asks for less than one worker or the limits of this process do not allow it, Error
+  /// if the system has no more threads.
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
     detail::check_plan(plan, body);
+    detail::prepare_descriptors(std::max(plan.num_workers, plan.most_workers), num_snapshot_slots);
     return std::make_unique<detail::ThreadGroup>(plan, body);
   }
 };

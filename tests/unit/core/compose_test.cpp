@@ -39,3 +39,9 @@ TEST_CASE("joined: puts the separator between values only") {
   CHECK(detail::joined(std::vector<double>{0.5}, ", ") == "0.5");
   CHECK(detail::joined(std::vector<std::string>{"", "b", "c"}, " ") == " b c");
 }
+
+TEST_CASE("joined_first: names the first of many, and how many more there are") {
+  CHECK(detail::joined_first(std::vector<int>{}, 2).empty());
+  CHECK(detail::joined_first(std::vector<int>{4, 5}, 2) == "4, 5");
+  CHECK(detail::joined_first(std::vector<int>{4, 5, 6, 7}, 2) == "4, 5 and 2 more");
+}

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace ry = railyard;
 
@@ -35,6 +36,43 @@ TEST_CASE("Metrics: a name given twice keeps its place and its last value") {
   REQUIRE(metrics.size() == 2);
   CHECK(metrics.begin()->first == "a");
   CHECK(metrics.at("a").number() == 3);
+}
+
+TEST_CASE("Metrics: very many names keep their order, and each is found, also in copies and in what was moved") {
+  const auto name_of = [](int at) { return "metric/" + std::to_string(at); };
+  constexpr int count = 1000;
+  ry::Metrics metrics;
+  for (int at = 0; at < count; ++at) {
+    metrics.set(name_of(at), at);
+    metrics.set(name_of(at / 2), -1);  // given before: keeps its place
+    REQUIRE(metrics.size() == static_cast<std::size_t>(at) + 1);
+  }
+  const ry::Metrics copy = metrics;
+  metrics.set(name_of(count), 0);
+  CHECK(copy.find(name_of(count)) == nullptr);
+  CHECK_FALSE(copy == metrics);
+  const ry::Metrics moved = std::move(metrics);
+  REQUIRE(moved.size() == count + 1U);
+  int place = 0;
+  for (const auto& [name, value] : moved) {
+    const int expected = place < count / 2 ? -1 : place == count ? 0 : place;
+    const bool is_right = name == name_of(place) && value == ry::Value{expected} && moved.find(name) == &value;
+    if (!is_right) FAIL("entry " << place << " is " << name);
+    ++place;
+  }
+  ry::Metrics anew;  // the order of the names counts, and not how the values came there
+  for (int at = 0; at <= count; ++at) anew.set(name_of(at), moved.at(name_of(at)));
+  CHECK(anew == moved);
+}
+
+TEST_CASE("Metrics: those that have been moved away can be filled again") {
+  ry::Metrics metrics;
+  for (int at = 0; at < 100; ++at) metrics.set(std::to_string(at), at);
+  const ry::Metrics moved = std::exchange(metrics, ry::Metrics{});
+  CHECK(metrics.find("7") == nullptr);
+  metrics.set("7", 8);
+  CHECK(metrics == ry::Metrics{{"7", 8}});
+  CHECK(moved.at("7").number() == 7);
 }
 
 TEST_CASE("Metrics: an unknown name is answered with those that exist") {

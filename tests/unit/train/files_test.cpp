@@ -141,6 +141,12 @@ TEST_CASE("make_run_directory: refuses storage where nothing can be made, with t
   refused("", "Invalid argument");
 }
 
+TEST_CASE("make_run_directory: tries no more than so many names of its own where each is taken") {
+  using namespace std::string_literals;
+  const Scratch scratch;  // of a path with a NUL byte, mkdir() sees what is before it: always the same
+  CHECK_THROWS_AS(ry::detail::make_run_directory("", scratch.path().native() + "/taken\0x"s), ry::ConfigError);
+}
+
 TEST_CASE("check_name: refuses what cannot name a folder") {
   const auto refused = [](const std::string& name, const std::string& why) {
     CHECK_THROWS_WITH(ry::detail::check_name(name),

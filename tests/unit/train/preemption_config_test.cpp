@@ -120,6 +120,16 @@ TEST_CASE("Preemption: a signal that is not heard is refused instead of ending t
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "usr2"));
 }
 
+TEST_CASE("Preemption: an exit status is refused that says success, or that no process can end with") {
+  const Scratch scratch;
+  for (const int status : {0, -1, 256}) {
+    CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "status", .preemption = {.exit_status = status}}),
+                      ContainsSubstring("RunConfig::preemption.exit_status is " + std::to_string(status) + ":"));
+  }
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "status"));
+  CHECK(run<SharedThreads>(scratch, never, {.preemption = {.exit_status = 255}}));
+}
+
 TEST_CASE("Preemption: the report of the step in which it comes is not lost") {
   const Scratch scratch;
   const ry::Result whole = run<SharedProcesses>(scratch, never);

@@ -53,6 +53,12 @@ TEST_CASE("fit: refuses a name that is no name, and storage that takes nothing")
   refused({}, {.storage_path = "/proc/nothing"}, "RunConfig::storage_path is \"/proc/nothing\"", "choose a folder");
 }
 
+TEST_CASE("fit: refuses paths with a NUL byte, of which the system would see a part") {
+  using namespace std::string_literals;
+  refused({}, {.storage_path = "/tmp/a\0b"s}, "RunConfig::storage_path is \"/tmp/a\"", "NUL byte");
+  refused({}, {.preemption = {.file = "/tmp/a\0b"s}}, "RunConfig::preemption.file is \"/tmp/a\"", "NUL byte");
+}
+
 TEST_CASE("fit: leaves no directory behind when nothing can be written there") {
   const Scratch scratch;
   ry::Trainer<ry::Local, ry::Threads> trainer{[](ry::Worker&) {}, {}, {.name = "a", .storage_path = scratch.path()}};

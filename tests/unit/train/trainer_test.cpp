@@ -8,7 +8,11 @@
 #include "railyard/workers/threads.hpp"
 
 #include <atomic>
+#include <filesystem>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <stdexcept>
 #include <thread>
 
 namespace ry = railyard;
@@ -101,6 +105,63 @@ TEST_CASE("fit: takes functions of every fitting kind (TRAPS 32)") {
   CHECK(run_threads(scratch, 1, pointer).metrics().at("a").number() == 4);
 }
 
+TEST_CASE("fit: refuses a training function that is empty before anything is started") {
+  const Scratch scratch;
+  const auto refuses = [&scratch](auto function) {
+    CHECK_THROWS_AS(run_threads(scratch, 2, function, {.name = "empty"}), ry::ConfigError);
+    CHECK_THROWS_WITH(run_threads(scratch, 2, function, {.name = "empty"}),
+                      ContainsSubstring("training function") && ContainsSubstring("empty"));
+    CHECK_FALSE(std::filesystem::exists(scratch.path() / "empty"));
+  };
+  struct Handle {  // as others than the standard library have them
+    void (*function)(ry::Worker&) = nullptr;
+    explicit operator bool() const { return function != nullptr; }
+    void operator()(ry::Worker& worker) const { function(worker); }
+  };
+  using Function = std::function<void(ry::Worker&)>;
+  refuses(Function{});
+  refuses(static_cast<void (*)(ry::Worker&)>(nullptr));
+  refuses(Handle{});
+  const auto report = [](ry::Worker& worker) { worker.report({{"a", 1}}); };
+  CHECK(run_threads(scratch, 1, Function{report}).metrics().at("a").number() == 1);
+  CHECK(run_threads(scratch, 1, Handle{report}).metrics().at("a").number() == 1);
+}
+
+namespace {
+
+struct ThrowsWhenCopied {
+  std::shared_ptr<int> copies_left;
+  bool fails = false;  // when it runs
+
+  ThrowsWhenCopied(int copies, bool fails_too) : copies_left(std::make_shared<int>(copies)), fails(fails_too) {}
+  ThrowsWhenCopied(const ThrowsWhenCopied& other) : copies_left(other.copies_left), fails(other.fails) {
+    if (--*copies_left < 0) throw std::runtime_error{"no copy of this"};
+  }
+  ThrowsWhenCopied(ThrowsWhenCopied&&) = default;
+  ThrowsWhenCopied& operator=(ThrowsWhenCopied) = delete;
+  void operator()(ry::Worker&) const {
+    if (fails) throw std::runtime_error{"first attempt"};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("fit: says that copying the training function threw, and starts no worker") {
+  const Scratch scratch;
+  const auto run = [&] { return run_threads(scratch, 2, ThrowsWhenCopied{1, false}, {.name = "once"}); };
+  CHECK_THROWS_AS(run(), ry::ConfigError);
+  CHECK_THROWS_WITH(run(), ContainsSubstring("copying the training function") && ContainsSubstring("no copy of this"));
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "once"));
+}
+
+TEST_CASE("fit: a training function whose copying throws when the workers are started again is the run's failure") {
+  const Scratch scratch;
+  const auto result =
+      run_threads(scratch, 2, ThrowsWhenCopied{3, true}, {.failure = {.max_failures = 1, .backoff = 1ms}});
+  CHECK_THAT(result.error(),
+             ContainsSubstring("copying the training function") && ContainsSubstring("no copy of this"));
+}
+
 TEST_CASE("fit: each worker thread runs a copy of its own, and so does each run") {
   const Scratch scratch;
   ry::Trainer<ry::Local, ry::Threads> trainer{[count = 0](ry::Worker& worker) mutable {
@@ -135,6 +196,25 @@ TEST_CASE("fit: a throw in one rank ends the others and is what the caller sees 
   CHECK_THROWS_AS(result.value_or_throw(), ry::WorkerError);
   CHECK(result.metrics().at("a").number() == 1);
   CHECK_THAT(read_text(result.path() / "result.json"), ContainsSubstring("\"failed_rank\": 1"));
+}
+
+TEST_CASE("fit: tells of very many ranks what some were doing, and how many more there were") {
+  const Scratch scratch;
+  std::atomic<bool> has_failed = false;
+  const auto result = run_threads(scratch, 40,
+                                  [&has_failed](ry::Worker& worker) {
+                                    if (worker.rank() == 0) return has_failed.wait(false);
+                                    try {
+                                      worker.barrier();
+                                    } catch (const ry::CollectiveError&) {
+                                      has_failed = true;
+                                      has_failed.notify_all();
+                                      throw;
+                                    }
+                                  },
+                                  {.collective_timeout = 500ms});
+  CHECK_THAT(result.error(), ContainsSubstring("; then rank 0 was outside of collectives after 0 of them (step 0), ") &&
+                                 ContainsSubstring(" and 24 more"));
 }
 
 TEST_CASE("fit: an exception of any type is a failure") {

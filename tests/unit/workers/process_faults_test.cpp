@@ -168,6 +168,30 @@ TEST_CASE("Processes: reports the loss of the process that starts workers, and e
   CHECK(come_back_to(before));
 }
 
+TEST_CASE("Processes: says of a silent worker that sleeps what may keep it, and not that the machine is overloaded") {
+  const Holdings before;
+  auto group = start(
+      1,
+      [](ry::WorkerLink&) {
+        struct Stubborn {
+          ~Stubborn() { wait_for_ever(); }
+        };
+        thread_local const Stubborn destroyed_when_the_function_has_returned;
+        static_cast<void>(destroyed_when_the_function_has_returned);
+      },
+      300ms);
+  Story story;
+  follow(*group, story, [&] { return !story.silent.empty(); });
+  REQUIRE(story.silent.count(0) == 1);
+  CHECK_THAT(story.silent.at(0).front(), ContainsSubstring("sleeps (state S)") && ContainsSubstring("thread_local") &&
+                                             !ContainsSubstring("overloaded"));
+  group->kill();
+  follow(*group, story, [] { return false; });
+  CHECK(story.exits.size() == 1);
+  group.reset();
+  CHECK(come_back_to(before));
+}
+
 TEST_CASE("Processes: reports a stopped worker once, and ends it by force") {
   const Holdings before;
   auto group = start(

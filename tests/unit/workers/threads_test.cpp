@@ -46,6 +46,46 @@ TEST_CASE("Threads: ends the program with status 70 and names the deaf ranks whe
              ContainsSubstring("rank 1, 3 did not") && ContainsSubstring("status 70"));
 }
 
+TEST_CASE("Threads: says of very many deaf ranks what is wrong, and names the first") {
+  auto ends = ry::detail::make_pipe(0, "test");
+  Forked program{[&](const Forked::Tell&) {
+    ::dup2(ends.second.get(), 2);
+    std::atomic<bool> never{false};
+    auto group = ry::Threads{}.start({.num_workers = 200}, [&](ry::WorkerLink&) { never.wait(false); });
+    group->kill();
+    return 0;
+  }};
+  CHECK(program.status() == 70);
+  ends.second.reset();
+  std::array<char, 4096> bytes{};
+  const auto size = ::read(ends.first.get(), bytes.data(), bytes.size());
+  const std::string text(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  CHECK_THAT(text, ContainsSubstring("status 70") && ContainsSubstring("rank 0, 1, 2, ") &&
+                       ContainsSubstring("15 and 184 more did not") && Catch::EndsWith("use Processes.\n"));
+}
+
+TEST_CASE("Threads: raises the soft limit of descriptors if it must, and says so if the hard one is too low (C11)") {
+  Forked raising{[](const Forked::Tell&) {
+    const rlimit limit{.rlim_cur = 20, .rlim_max = 4096};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    auto group = ry::Threads{}.start({.num_workers = 24}, [](ry::WorkerLink&) {});
+    return follow_to_end(*group).exits.size() == 24 ? 0 : 1;
+  }};
+  CHECK(raising.status() == 0);
+  Forked refused{[](const Forked::Tell&) {
+    const rlimit limit{.rlim_cur = 40, .rlim_max = 40};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    try {
+      (void)ry::Threads{}.start({.num_workers = 2, .most_workers = 24}, [](ry::WorkerLink&) {});
+    } catch (const ry::ConfigError& error) {
+      const std::string text = error.what();
+      return text.find("24 workers") != std::string::npos && text.find("ulimit -Hn") != std::string::npos ? 0 : 2;
+    }
+    return 1;
+  }};
+  CHECK(refused.status() == 0);
+}
+
 TEST_CASE("Threads: kill does nothing when every worker has ended") {
   auto group = ry::Threads{}.start({.num_workers = 2}, [](ry::WorkerLink&) {});
   Story story = follow_to_end(*group);

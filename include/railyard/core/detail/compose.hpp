@@ -100,5 +100,13 @@ template <class Value>
   return all;
 }
 
+/// Returns the values as joined() by ", " does: of very many only the first, and how many there are besides.
+template <class Value>
+[[nodiscard]] std::string joined_first(const std::vector<Value>& values, std::size_t most) {
+  if (values.size() <= most) return joined(values, ", ");
+  const std::vector<Value> first(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(most));
+  return compose("{} and {} more", joined(first, ", "), values.size() - most);
+}
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1

@@ -69,8 +69,16 @@ class Descriptor {
     rlimit limit{};
     ::getrlimit(RLIMIT_NPROC, &limit);
     const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : compose("{}", limit.rlim_cur);
-    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)", text,
-                   count);
+    rlimit space{};
+    ::getrlimit(RLIMIT_AS, &space);
+    const auto memory = space.rlim_cur == RLIM_INFINITY
+                            ? std::string{}
+                            : compose(
+                                  "; or the memory that this process may have has no room for a thread's stack: see "
+                                  "ulimit -v, here {} KiB, and ulimit -s",
+                                  space.rlim_cur / 1024);
+    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup{})", text,
+                   count, memory);
   }
   return text;
 }

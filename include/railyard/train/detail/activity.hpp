@@ -17,7 +17,8 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
-/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them.
+/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of
+/// very many ranks only the first.
 [[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;
@@ -40,7 +41,7 @@ namespace detail {
     }
   }
   outside.insert(outside.end(), waiting.begin(), waiting.end());
-  return joined(outside, ", ");
+  return joined_first(outside, 16);
 }
 
 /// Returns how far the run is, as the page of rank 0 tells, and what all ranks have been given.

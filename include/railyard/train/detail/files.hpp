@@ -261,12 +261,16 @@ inline void check_is_run(const std::filesystem::path& path) {
   if (code) refuse(code);
   std::filesystem::create_directories(folder, code);
   if (code) refuse(code);
-  for (;;) {
+  constexpr int most_tries = 100;
+  for (int tries = 1;; ++tries) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
     const auto path = folder / name;
     const bool is_new = ::mkdir(path.c_str(), 0777) == 0;
     if (!is_new && errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
-    if (!is_new && wanted_name.empty()) continue;
+    if (!is_new && wanted_name.empty()) {
+      if (tries == most_tries) refuse(std::error_code{EEXIST, std::generic_category()});
+      continue;
+    }
     if (!is_new && !std::filesystem::is_directory(path, code)) {
       throw ConfigError{
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};

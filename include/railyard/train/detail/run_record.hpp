@@ -65,9 +65,10 @@ struct RunRecord {
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
 [[nodiscard]] inline Metrics metrics_of_line(const Json& json) {
   Metrics metrics;
-  for (const std::string& name : json.names()) {
+  for (std::size_t at = 0; at < json.names().size(); ++at) {
+    const std::string& name = json.names()[at];
     if (name == "report" || name == "seconds") continue;
-    const Json& value = json.at(name);
+    const Json& value = json.items()[at];
     // What has no place in JSON was written as null.
     metrics.set(name,
                 value.kind() == Json::Kind::null ? Value{std::numeric_limits<double>::quiet_NaN()} : read_value(value));

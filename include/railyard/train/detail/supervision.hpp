@@ -90,7 +90,7 @@ class Supervision {
     if (leadership_.inherited) take_over(*leadership_.inherited, point_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     const int former = leadership_.inherited ? leadership_.inherited->ledger.world_size : info_.world_size;
-    if (!failure_before_start_) start_group(start, renew);
+    if (!failure_before_start_) start_group(start);
     if (group_) {
       tell_of_resize(former);
       do {
@@ -119,10 +119,9 @@ class Supervision {
     directory_.rest();
   }
 
-  void start_group(const Start& start, const Renew& renew) {
+  void start_group(const Start& start) {
     FirstStart first{budget_, notice_, log_, attempts_};
     const auto start_once = [&](int num_workers) {
-      if (num_workers != info_.world_size) renew(num_workers);
       begin_workers(num_workers);
       return start({.num_workers = num_workers,
                     .silence_limit = config_.silence_limit,
@@ -329,12 +328,12 @@ class Supervision {
 
   [[nodiscard]] bool start_again(const Renew& renew) {
     while (true) {
-      renew(info_.world_size);
       is_resizing_ = false;
       point_.begin_attempt();
       checkpoints_->begin_attempt(info_.world_size, point_.attempt());
       begin_workers(info_.world_size);
       try {
+        renew(info_.world_size);
         group_->restart(info_.world_size, point_.encode());
         return true;
       } catch (const std::exception& error) {

@@ -127,6 +127,10 @@ class OomCounter {
       return "it is stopped by a debugger";
     case 'D':
       return "it is in uninterruptible sleep (state D): most likely a disk or a network file system does not answer";
+    case 'S':
+      return "it sleeps (state S), and so does the thread in it that gives signs of life: most likely its function has "
+             "returned, and something waits that comes after it, such as the destructor of a thread_local object; or "
+             "the process is frozen (the freezer of its cgroup)";
     case 'Z':
     case 'X':
     case '\0':

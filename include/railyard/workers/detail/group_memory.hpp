@@ -7,6 +7,8 @@
 #include "railyard/workers/detail/snapshot_memory.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
+#include "railyard/core/error.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
@@ -15,13 +17,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <new>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -67,6 +73,25 @@ struct GroupBlock {
 
 /// Says who uses the memory of a group: what processes are to have in common must be there before they are.
 enum class SharedBy { threads, processes };
+
+/// Raises the limit of descriptors of this process for so many workers, where it must. Throws: ConfigError if the hard
+/// limit does not allow it.
+inline void prepare_descriptors(int num_workers, int num_per_worker) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries{"/proc/self/fd", error};
+  const auto num_open = static_cast<rlim_t>(std::distance(begin(entries), end(entries)));
+  const rlim_t needed = num_open + static_cast<rlim_t>(num_per_worker) * static_cast<rlim_t>(num_workers) + 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
+  if (needed > limit.rlim_max) {
+    throw ConfigError{compose(
+        "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
+        "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
+        num_workers, needed - num_open, num_open, limit.rlim_max)};
+  }
+  limit.rlim_cur = needed;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 /// Owns the mapping. Its pages cost nothing until they are touched; it is made before any fork, so that every process
 /// has it at the same address, and it disappears with the last of them.
