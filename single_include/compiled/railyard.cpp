@@ -62,20 +62,17 @@ NamedValues::NamedValues(std::initializer_list<Entry> entries) {
   }
 
 auto NamedValues::set(std::string name, Value value) -> void {
-    for (Entry& entry : entries_) {
-      if (entry.first == name) {
-        entry.second = std::move(value);
-        return;
-      }
+    if (const auto at = place_of(name)) {
+      entries_[*at].second = std::move(value);
+      return;
     }
     entries_.emplace_back(std::move(name), std::move(value));
+    note_last();
   }
 
 auto NamedValues::find(std::string_view name) const noexcept -> const Value* {
-    for (const Entry& entry : entries_) {
-      if (entry.first == name) return &entry.second;
-    }
-    return nullptr;
+    const auto at = place_of(name);
+    return at ? &entries_[*at].second : nullptr;
   }
 
 auto NamedValues::at(std::string_view name) const -> const Value& {
@@ -86,6 +83,33 @@ auto NamedValues::at(std::string_view name) const -> const Value& {
   }
 
 auto NamedValues::empty() const noexcept -> bool { return entries_.empty(); }
+
+auto NamedValues::place_of(std::string_view name) const noexcept -> std::optional<std::size_t> {
+    if (!table_.empty()) {
+      const std::size_t number = table_[slot_of(name)];
+      return number > 0 ? std::optional{number - 1} : std::nullopt;
+    }
+    for (std::size_t at = 0; at < entries_.size(); ++at) {
+      if (entries_[at].first == name) return at;
+    }
+    return std::nullopt;
+  }
+
+auto NamedValues::slot_of(std::string_view name) const noexcept -> std::size_t {
+    std::size_t slot = std::hash<std::string_view>{}(name) % table_.size();
+    while (table_[slot] > 0 && entries_[table_[slot] - 1].first != name) slot = (slot + 1) % table_.size();
+    return slot;
+  }
+
+auto NamedValues::note_last() -> void {
+    if (entries_.size() <= most_scanned) return;
+    if (2 * entries_.size() <= table_.size()) {
+      table_[slot_of(entries_.back().first)] = entries_.size();
+      return;
+    }
+    table_.assign(4 * entries_.size(), 0);
+    for (std::size_t at = 0; at < entries_.size(); ++at) table_[slot_of(entries_[at].first)] = at + 1;
+  }
 
 auto StateTensor::count() const noexcept -> std::int64_t {
     std::int64_t product = 1;
@@ -304,8 +328,16 @@ std::string explain_errno(int error) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NPROC, &limit);
     const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : compose("{}", limit.rlim_cur);
-    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)", text,
-                   count);
+    rlimit space{};
+    ::getrlimit(RLIMIT_AS, &space);
+    const auto memory = space.rlim_cur == RLIM_INFINITY
+                            ? std::string{}
+                            : compose(
+                                  "; or the memory that this process may have has no room for a thread's stack: see "
+                                  "ulimit -v, here {} KiB, and ulimit -s",
+                                  space.rlim_cur / 1024);
+    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup{})", text,
+                   count, memory);
   }
   return text;
 }
@@ -10473,6 +10505,23 @@ auto SnapshotMemory::unmap() noexcept -> void {
 
 auto RankBlock::is_death(std::uint32_t life) noexcept -> bool { return (life & FUTEX_OWNER_DIED) != 0; }
 
+void prepare_descriptors(int num_workers, int num_per_worker) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries{"/proc/self/fd", error};
+  const auto num_open = static_cast<rlim_t>(std::distance(begin(entries), end(entries)));
+  const rlim_t needed = num_open + static_cast<rlim_t>(num_per_worker) * static_cast<rlim_t>(num_workers) + 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
+  if (needed > limit.rlim_max) {
+    throw ConfigError{compose(
+        "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
+        "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
+        num_workers, needed - num_open, num_open, limit.rlim_max)};
+  }
+  limit.rlim_cur = needed;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 GroupMemory::GroupMemory(int num_workers, std::string_view briefing, int most_workers,
                        SharedBy users) : users_(users),
         capacity_(std::max(num_workers, most_workers)),
@@ -10783,6 +10832,8 @@ char process_state(pid_t pid) {
   return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '\0';
 }
 
+bool is_stop(char state) noexcept { return state == 'T' || state == 't'; }
+
 std::string_view describe_state(char state) noexcept {
   switch (state) {
     case 'T':
@@ -10791,6 +10842,10 @@ std::string_view describe_state(char state) noexcept {
       return "it is stopped by a debugger";
     case 'D':
       return "it is in uninterruptible sleep (state D): most likely a disk or a network file system does not answer";
+    case 'S':
+      return "it sleeps (state S), and so does the thread in it that gives signs of life: most likely its function has "
+             "returned, and something waits that comes after it, such as the destructor of a thread_local object; or "
+             "the process is frozen (the freezer of its cgroup)";
     case 'Z':
     case 'X':
     case '\0':
@@ -10798,6 +10853,87 @@ std::string_view describe_state(char state) noexcept {
     default:
       return "it is running or runnable, but has had no chance to run: the machine may be overloaded or out of memory";
   }
+}
+
+bool read_whole(int fd, void* data, std::size_t size, const Deadline& deadline) {
+  std::size_t num_read = 0;
+  while (num_read < size) {
+    pollfd waiting{fd, POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    constexpr std::chrono::milliseconds longest = std::chrono::hours{1};
+    const int ready = ::poll(&waiting, 1, static_cast<int>(std::min(left, longest).count()));
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready > 0) {
+      const ssize_t got = ::read(fd, static_cast<std::byte*>(data) + num_read, size - num_read);
+      if (got == 0 || (got < 0 && errno != EINTR)) return false;
+      if (got > 0) num_read += static_cast<std::size_t>(got);
+    } else if (deadline.expired()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::optional<int> end_child(pid_t child) {
+  ::kill(child, SIGKILL);
+  const auto deadline = Deadline::after(std::chrono::seconds{2});
+  for (auto pause = std::chrono::microseconds{50};;
+       pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds{20})) {
+    int status = 0;
+    const pid_t ended = ::waitpid(child, &status, WNOHANG);
+    if (ended == child) return status;
+    if ((ended < 0 && errno != EINTR) || deadline.expired()) return {};
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+bool has_other_threads() {
+  std::error_code error;
+  const std::filesystem::directory_iterator threads{"/proc/self/task", error};
+  return error || std::distance(begin(threads), end(threads)) != 1;
+}
+
+void take_library_locks() {
+  const std::time_t time = 0;
+  std::tm parts{};
+  ::localtime_r(&time, &parts);                                             // the time zone
+  ::unsetenv("RAILYARD_NO_SUCH_VARIABLE");                                  // the environment
+  std::srand(1);                                                            // the random numbers
+  if (::locale_t copy = ::duplocale(LC_GLOBAL_LOCALE)) ::freelocale(copy);  // the locale of C
+  std::locale::global(std::locale{});                                       // and that of C++
+  ::textdomain(::textdomain(nullptr));                                      // translated messages, as of strerror()
+  std::atexit([] {});                                                       // what is called at exit
+  ::dl_iterate_phdr([](dl_phdr_info*, std::size_t, void*) { return 1; }, nullptr);  // the list of libraries
+  ::closelog();                                                                     // the connection to syslog
+}
+
+bool waits_for_lock(pid_t pid) {
+  std::ifstream file{compose("/proc/{}/syscall", pid)};
+  long number = -1;
+  return file >> number && number == SYS_futex;
+}
+
+bool are_library_locks_free(const Deadline& deadline) {
+  auto [reader, writer] = make_pipe(0, "start: a pipe to a process that tries locks");
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return true;  // nor can a worker be made, which is when the limit is named
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() == parent) take_library_locks();
+    ::_exit(0);
+  }
+  writer.reset();
+  pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  bool has_ended = false;
+  bool is_held = false;
+  while (!has_ended && !is_held) {
+    constexpr timespec look_every{.tv_sec = 0, .tv_nsec = 200'000};
+    has_ended = ::ppoll(&ended, 1, &look_every, nullptr) > 0;
+    is_held = !has_ended && (deadline.expired() || waits_for_lock(child));
+  }
+  [[maybe_unused]] const std::optional<int> status = end_child(child);
+  return has_ended;
 }
 
 SignalRegistry& signal_registry() {
@@ -11522,11 +11658,21 @@ auto Zygote::serve() -> bool {
       case Channel::Outcome::packet:
         break;
     }
-    if (request.kind == ZygoteRequest::Kind::kill) {
-      for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
-      return true;
+    switch (request.kind) {
+      case ZygoteRequest::Kind::kill:
+        for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
+        return true;
+      case ZygoteRequest::Kind::prove:
+        return prove(Deadline::after(request.patience));
+      case ZygoteRequest::Kind::spawn:
+        break;
     }
     return spawn(request.rank, fds);
+  }
+
+auto Zygote::prove(const Deadline& deadline) -> bool {
+    const int error = are_library_locks_free(deadline) ? 0 : EDEADLK;
+    return channel_.send(ZygoteReply{.kind = ZygoteReply::Kind::proven, .error = error});
   }
 
 auto Zygote::take_signals() -> bool {
@@ -11634,38 +11780,6 @@ auto Zygote::kill_children() -> void {
     }
   }
 
-bool read_whole(int fd, void* data, std::size_t size, const Deadline& deadline) {
-  std::size_t num_read = 0;
-  while (num_read < size) {
-    pollfd waiting{fd, POLLIN, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    constexpr std::chrono::milliseconds longest = std::chrono::hours{1};
-    const int ready = ::poll(&waiting, 1, static_cast<int>(std::min(left, longest).count()));
-    if (ready < 0 && errno != EINTR) return false;
-    if (ready > 0) {
-      const ssize_t got = ::read(fd, static_cast<std::byte*>(data) + num_read, size - num_read);
-      if (got == 0 || (got < 0 && errno != EINTR)) return false;
-      if (got > 0) num_read += static_cast<std::size_t>(got);
-    } else if (deadline.expired()) {
-      return false;
-    }
-  }
-  return true;
-}
-
-std::optional<int> end_child(pid_t child) {
-  ::kill(child, SIGKILL);
-  const auto deadline = Deadline::after(std::chrono::seconds{2});
-  for (auto pause = std::chrono::microseconds{50};;
-       pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds{20})) {
-    int status = 0;
-    const pid_t ended = ::waitpid(child, &status, WNOHANG);
-    if (ended == child) return status;
-    if ((ended < 0 && errno != EINTR) || deadline.expired()) return {};
-    std::this_thread::sleep_for(pause);
-  }
-}
-
 DynamicLibrary::DynamicLibrary(std::string_view what, const std::string& path, const char* variable, const char* probe,
                  std::span<const char* const> names) : what_(what) {
     const char* const set = std::getenv(variable);
@@ -11748,20 +11862,7 @@ DriverCount ask_cuda_driver(const Deadline& deadline) {
 
 void prepare_to_fork(int num_workers) {
   refuse_to_fork_after_cuda();
-  std::error_code error;
-  const std::filesystem::directory_iterator entries{"/proc/self/fd", error};
-  const auto num_open = static_cast<rlim_t>(std::distance(begin(entries), end(entries)));
-  const rlim_t needed = num_open + (5 + num_snapshot_slots) * static_cast<rlim_t>(num_workers) + 16;
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
-  if (needed > limit.rlim_max) {
-    throw ConfigError{compose(
-        "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
-        "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
-        num_workers, needed - num_open, num_open, limit.rlim_max)};
-  }
-  limit.rlim_cur = needed;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  prepare_descriptors(num_workers, 5 + num_snapshot_slots);
 }
 
 ProcessGroup::ProcessGroup(const GroupPlan& plan, const WorkerBody& body) : owned_memory_(std::make_shared<GroupMemory>(plan.num_workers, plan.briefing, plan.most_workers)),
@@ -11864,7 +11965,7 @@ auto ProcessGroup::restart(int num_workers, std::string_view briefing) -> void {
   }
 
 auto ProcessGroup::forks_to_restart() const -> bool {
-    return is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
+    return is_zygote_lost_ || is_zygote_deaf_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
   }
 
 ProcessGroup::Rest::Rest(const std::function<void(bool)>& on_fork) : on_fork_(&on_fork) {
@@ -11877,7 +11978,40 @@ ProcessGroup::Rest::~Rest() {
 
 auto ProcessGroup::fork_zygote() -> void {
     const Rest rest{on_fork_};
-    is_zygote_lost_ = false;
+    const std::int64_t begin_ns = monotonic_ns();
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    int tries = 0;
+    do {
+      fork_once();
+      ++tries;
+      // Counted after the fork: some libraries, such as OpenBLAS, end their threads before one.
+      if (!has_other_threads()) return;
+      const std::chrono::nanoseconds patience{20'000'000 + (monotonic_ns() - begin_ns) / 8};  // more on a slow machine
+      if (is_free_of_locks(patience)) return;
+      end_all();
+    } while (!deadline.expired());
+    throw Error{compose(
+        "start: in each of {} forks of this process another thread of it held a lock of the C library, as setenv(), "
+        "localtime(), rand(), dl_iterate_phdr() and the functions of the locale take one, and no worker could be made "
+        "without that lock: let such threads rest while fit() starts, or call fit() before they begin",
+        tries)};
+  }
+
+auto ProcessGroup::is_free_of_locks(std::chrono::nanoseconds patience) -> bool {
+    [[maybe_unused]] const bool sent =
+        channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::prove, .patience = patience});
+    pollfd answer{.fd = channel_.fd(), .events = POLLIN, .revents = 0};
+    while (::poll(&answer, 1, 60'000) < 0 && errno == EINTR) {
+    }
+    ZygoteReply reply;
+    std::vector<Descriptor> fds;
+    if (channel_.receive(reply, fds, MSG_DONTWAIT) == Channel::Outcome::packet) return reply.error == 0;
+    end_all();
+    throw_lost();
+  }
+
+auto ProcessGroup::fork_once() -> void {
+    is_zygote_lost_ = is_zygote_deaf_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
     ::sigaction(SIGCHLD, nullptr, &setup_.child_action);
@@ -11961,6 +12095,7 @@ auto ProcessGroup::take_reply() -> bool {
     const auto outcome = channel_.receive(reply, fds, MSG_DONTWAIT);
     if (outcome == Channel::Outcome::closed) lose_zygote();
     if (outcome != Channel::Outcome::packet) return false;
+    is_zygote_deaf_ = false;
     if (reply.kind == ZygoteReply::Kind::exited) {
       if (at(reply.rank).pid != reply.pid) return false;  // of an earlier start
       finish(reply.rank, exit_of_status(reply.rank, reply.status));
@@ -12083,13 +12218,34 @@ auto ProcessGroup::look_for_silence() -> void {
     const auto heartbeat = [&](int rank) { return memory_.rank(rank).heartbeat.load(); };
     silence_.look(now, heartbeat, [&](int rank, std::chrono::nanoseconds quiet) {
       const Process& worker = at(rank);
-      if (worker.is_over) return;
+      if (worker.is_over || finish_untold(rank)) return;
       const auto seconds = static_cast<double>(quiet.count()) / 1e9;
       inbox_.push(SilenceEvent{
           .rank = rank,
           .message = compose("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
                              workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
     });
+    for (int rank = 0; is_zygote_deaf_ && rank < memory_.num_workers(); ++rank) {
+      if (!at(rank).is_over) finish_untold(rank);
+    }
+  }
+
+auto ProcessGroup::finish_untold(int rank) -> bool {
+    if (process_state(at(rank).pid) != 'Z') return false;
+    inbox_.drain(rank);
+    const char zygote = process_state(zygote_);
+    if (!inbox_.exit_of_rank(rank)) {
+      if (!is_stop(zygote)) return false;
+      if (!was_killed_) {
+        inbox_.push(BrokenEvent{
+            .message = compose("rank {}/{} (process {}) has ended, and how is not known, for the process that starts "
+                               "the workers (process {}) does not say: {}",
+                               rank, workers_.size(), at(rank).pid, zygote_, describe_state(zygote))});
+      }
+    }
+    is_zygote_deaf_ = true;
+    finish_orphan(rank);
+    return true;
   }
 
 auto ProcessGroup::lose_zygote() -> void {
@@ -12114,7 +12270,8 @@ auto ProcessGroup::finish_orphan(int rank) -> void {
     const pid_t pid = at(rank).pid;
     if (pid != 0) ::kill(-pid, SIGKILL);
     WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = SIGKILL};
-    exit.message = "killed, because the process that starts the workers was lost";
+    exit.message = is_zygote_lost_ ? "killed, because the process that starts the workers was lost"
+                                   : "ended while the process that starts the workers was stopped";
     exit.is_consequence = true;
     finish(rank, std::move(exit));
   }
@@ -12122,7 +12279,9 @@ auto ProcessGroup::finish_orphan(int rank) -> void {
 auto ProcessGroup::end_all() noexcept -> void {
     if (zygote_ <= 0) return;
     ::shutdown(channel_.fd(), SHUT_RDWR);  // unlike close, it is seen even if somebody else holds the descriptor
-    if (!wait_for_zygote(std::chrono::seconds{5})) {
+    ::kill(zygote_, SIGCONT);              // one that somebody has stopped shall end what it has started
+    const bool leaves_orphans = !wait_for_zygote(std::chrono::seconds{5}) || is_zygote_lost_;
+    if (leaves_orphans) {
       for (const Process& worker : workers_) {
         if (worker.pid != 0 && !worker.is_over) kill_process(worker);
       }
@@ -12131,7 +12290,7 @@ auto ProcessGroup::end_all() noexcept -> void {
     while (::waitpid(zygote_, nullptr, 0) < 0 && errno == EINTR) {
     }
     zygote_ = -1;
-    if (is_zygote_lost_) reap_orphans();
+    if (leaves_orphans) reap_orphans();
   }
 
 auto ProcessGroup::reap_orphans() const noexcept -> void {
@@ -12209,11 +12368,11 @@ auto ThreadGroup::abort(std::string_view reason) -> void {
 
 auto ThreadGroup::kill() -> void {
     collect(std::chrono::nanoseconds{0});  // whoever has just ended is not deaf
-    std::string deaf;
+    std::vector<int> deaf;
     for (std::size_t rank = 0; rank < threads_.size(); ++rank) {
-      if (!is_over_[rank]) deaf += compose("{}{}", deaf.empty() ? "" : ", ", rank);
+      if (!is_over_[rank]) deaf.push_back(static_cast<int>(rank));
     }
-    if (!deaf.empty()) end_program(deaf);
+    if (!deaf.empty()) end_program(joined_first(deaf, 16));
   }
 
 auto ThreadGroup::page(int rank) const -> const WorkerPage& { return memory_.rank(rank).page; }
@@ -12347,11 +12506,11 @@ auto ThreadGroup::join_all() noexcept -> void {
 
 auto ThreadGroup::end_program(const std::string& deaf) noexcept -> void {
     char text[512];
-    const int length = std::snprintf(
-        text, sizeof text,
-        "railyard: the run had to end, but rank %s did not: a thread cannot be ended by force, so this program ends "
-        "with status 70. Let the training function look at should_stop(), or use Processes.\n",
-        deaf.c_str());
+    const int length = std::snprintf(text, sizeof text,
+                                     "railyard: a thread cannot be ended by force, so this program ends with status "
+                                     "70: the run had to end, but rank "
+                                     "%s did not. Let the training function look at should_stop(), or use Processes.\n",
+                                     deaf.c_str());
     [[maybe_unused]] const auto written = ::write(2, text, std::min(static_cast<std::size_t>(length), sizeof text - 1));
     ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads
     ::_exit(70);
@@ -12364,6 +12523,7 @@ namespace railyard::inline v0_1 {
 
 auto Threads::start(const GroupPlan& plan, const WorkerBody& body) -> std::unique_ptr<WorkerGroup> {
     detail::check_plan(plan, body);
+    detail::prepare_descriptors(std::max(plan.num_workers, plan.most_workers), num_snapshot_slots);
     return std::make_unique<detail::ThreadGroup>(plan, body);
   }
 
@@ -12478,12 +12638,16 @@ auto Controller::on_exit(int rank, WorkerExit exit, Time now) -> Orders {
     }
     if (may_fail() && is_last && !suspects_.empty()) orders = fail(consequence(), now);
     if (is_last) phase_ = Phase::finished;
+    cut_grace_of_silent_ones(now);
     return orders;
   }
 
 auto Controller::on_silence(int rank, const std::string& message, Time now) -> Orders {
-    if (!may_fail()) return {};
-    return fail({.rank = rank, .what = "stopped answering: " + message, .is_wait = true}, now);
+    ranks_[index(rank)].is_silent = true;
+    Orders orders;
+    if (may_fail()) orders = fail({.rank = rank, .what = "stopped answering: " + message, .is_wait = true}, now);
+    cut_grace_of_silent_ones(now);
+    return orders;
   }
 
 auto Controller::on_failure(Failure failure, Time now) -> Orders {
@@ -12526,7 +12690,7 @@ auto Controller::on_time(Time now) -> Orders {
         return fail(late_start(), now);
       case Phase::stopping: {  // they have had their grace: only a moment more for waits to end
         Orders orders = end(now);
-        limit_ = after(now, std::min<std::chrono::nanoseconds>(settings_.stop_grace, std::chrono::seconds{1}));
+        limit_ = after(now, moment());
         return orders;
       }
       case Phase::ending:
@@ -12560,6 +12724,16 @@ auto Controller::after(Time now, std::chrono::nanoseconds span) -> Time {
 
 auto Controller::may_fail() const noexcept -> bool {
     return !failure_ && phase_ != Phase::finished && phase_ != Phase::checking;
+  }
+
+auto Controller::moment() const noexcept -> std::chrono::nanoseconds {
+    return std::min<std::chrono::nanoseconds>(settings_.stop_grace, std::chrono::seconds{1});
+  }
+
+auto Controller::cut_grace_of_silent_ones(Time now) noexcept -> void {
+    if (phase_ != Phase::ending || is_killed_) return;
+    const auto is_waited_for = [](const Rank& one) { return !one.exit && !one.is_silent; };
+    if (std::none_of(ranks_.begin(), ranks_.end(), is_waited_for)) limit_ = std::min(limit_, after(now, moment()));
   }
 
 auto Controller::fail(Failure failure, Time now) -> Orders {
@@ -14592,9 +14766,10 @@ std::string text_of_file(const std::filesystem::path& path) {
 
 Metrics metrics_of_line(const Json& json) {
   Metrics metrics;
-  for (const std::string& name : json.names()) {
+  for (std::size_t at = 0; at < json.names().size(); ++at) {
+    const std::string& name = json.names()[at];
     if (name == "report" || name == "seconds") continue;
-    const Json& value = json.at(name);
+    const Json& value = json.items()[at];
     // What has no place in JSON was written as null.
     metrics.set(name,
                 value.kind() == Json::Kind::null ? Value{std::numeric_limits<double>::quiet_NaN()} : read_value(value));
@@ -14865,12 +15040,16 @@ RunPlace make_run_directory(const std::string& wanted_name, const std::filesyste
   if (code) refuse(code);
   std::filesystem::create_directories(folder, code);
   if (code) refuse(code);
-  for (;;) {
+  constexpr int most_tries = 100;
+  for (int tries = 1;; ++tries) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
     const auto path = folder / name;
     const bool is_new = ::mkdir(path.c_str(), 0777) == 0;
     if (!is_new && errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
-    if (!is_new && wanted_name.empty()) continue;
+    if (!is_new && wanted_name.empty()) {
+      if (tries == most_tries) refuse(std::error_code{EEXIST, std::generic_category()});
+      continue;
+    }
     if (!is_new && !std::filesystem::is_directory(path, code)) {
       throw ConfigError{
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
@@ -16871,7 +17050,7 @@ std::string activity_text(const WorkerGroup& group, int num_workers,
     }
   }
   outside.insert(outside.end(), waiting.begin(), waiting.end());
-  return joined(outside, ", ");
+  return joined_first(outside, 16);
 }
 
 ProgressState progress_of(const WorkerGroup& group, int num_workers, int num_alive,
@@ -17063,7 +17242,7 @@ auto Supervision::run(const Start& start, const Renew& renew) -> Result {
     if (leadership_.inherited) take_over(*leadership_.inherited, point_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     const int former = leadership_.inherited ? leadership_.inherited->ledger.world_size : info_.world_size;
-    if (!failure_before_start_) start_group(start, renew);
+    if (!failure_before_start_) start_group(start);
     if (group_) {
       tell_of_resize(former);
       do {
@@ -17091,10 +17270,9 @@ auto Supervision::rest() -> void {
     directory_.rest();
   }
 
-auto Supervision::start_group(const Start& start, const Renew& renew) -> void {
+auto Supervision::start_group(const Start& start) -> void {
     FirstStart first{budget_, notice_, log_, attempts_};
     const auto start_once = [&](int num_workers) {
-      if (num_workers != info_.world_size) renew(num_workers);
       begin_workers(num_workers);
       return start({.num_workers = num_workers,
                     .silence_limit = config_.silence_limit,
@@ -17291,12 +17469,12 @@ auto Supervision::tell_next_leader() const -> void {
 
 auto Supervision::start_again(const Renew& renew) -> bool {
     while (true) {
-      renew(info_.world_size);
       is_resizing_ = false;
       point_.begin_attempt();
       checkpoints_->begin_attempt(info_.world_size, point_.attempt());
       begin_workers(info_.world_size);
       try {
+        renew(info_.world_size);
         group_->restart(info_.world_size, point_.encode());
         return true;
       } catch (const std::exception& error) {
@@ -17813,6 +17991,14 @@ void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  const auto check_path = [](const char* field, const std::filesystem::path& path) {
+    if (path.native().find('\0') == std::string::npos) return;
+    throw ConfigError{
+        compose("RunConfig::{} is \"{}\" and goes on after a NUL byte, which no path can have: leave it out", field,
+                path.c_str())};
+  };
+  check_path("storage_path", run.storage_path);
+  check_path("preemption.file", run.preemption.file);
   check_accepted_changes(run.accept_changes);
   if (run.setup_timeout.count() < 0) {
     throw ConfigError{"RunConfig::setup_timeout is negative: 0 makes it as long as collective_timeout"};
@@ -17842,6 +18028,12 @@ void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
     throw ConfigError{compose(
         "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGINT and SIGHUP",
         signal_name(signal), signal)};
+  }
+  if (run.preemption.exit_status < 1 || run.preemption.exit_status > 255) {
+    throw ConfigError{
+        compose("RunConfig::preemption.exit_status is {}: it must be 1 to 255, for 0 says that the job is done, and a "
+                "status has no more than one byte",
+                run.preemption.exit_status)};
   }
   if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
     throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};
@@ -26898,12 +27090,7 @@ auto Launched::missing_text(const std::vector<std::optional<detail::AgentConnect
     for (std::size_t process = 1; process < agents.size(); ++process) {
       if (!agents[process]) missing.push_back(static_cast<int>(process));
     }
-    std::string text = missing.size() == 1 ? "process" : "processes";
-    constexpr std::size_t most = 8;
-    for (std::size_t at = 0; at < std::min(most, missing.size()); ++at) {
-      text += detail::compose("{} {}", at == 0 ? "" : ",", missing[at]);
-    }
-    return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
+    return detail::compose("{} {}", missing.size() == 1 ? "process" : "processes", detail::joined_first(missing, 8));
   }
 
 auto Launched::take_in(std::vector<std::optional<detail::AgentConnection>>& agents) -> void {

@@ -130,6 +130,14 @@ template <class Value>
   return all;
 }
 
+/// Returns the values as joined() by ", " does: of very many only the first, and how many there are besides.
+template <class Value>
+[[nodiscard]] std::string joined_first(const std::vector<Value>& values, std::size_t most) {
+  if (values.size() <= most) return joined(values, ", ");
+  const std::vector<Value> first(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(most));
+  return compose("{} and {} more", joined(first, ", "), values.size() - most);
+}
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -419,7 +427,9 @@ constexpr decltype(auto) visit_dtype(Dtype dtype, Visitor&& visitor) {
 // ---- railyard/core/value.hpp
 // Single values by name: what metrics and saved states are made of. Core room.
 
+#include <functional>
 #include <limits>
+#include <optional>
 #include <variant>
 
 namespace railyard::inline v0_1 {
@@ -484,6 +494,7 @@ class Value {
 };
 
 /// Holds values by name, in the order in which they were given. A name given twice keeps its place and its last value.
+/// Cost: set() and find() take the same time whether there are few names or very many.
 class NamedValues {
  public:
   using Entry = std::pair<std::string, Value>;
@@ -495,21 +506,18 @@ class NamedValues {
   }
 
   void set(std::string name, Value value) {
-    for (Entry& entry : entries_) {
-      if (entry.first == name) {
-        entry.second = std::move(value);
-        return;
-      }
+    if (const auto at = place_of(name)) {
+      entries_[*at].second = std::move(value);
+      return;
     }
     entries_.emplace_back(std::move(name), std::move(value));
+    note_last();
   }
 
   /// Returns the value of that name, or nullptr.
   [[nodiscard]] const Value* find(std::string_view name) const noexcept {
-    for (const Entry& entry : entries_) {
-      if (entry.first == name) return &entry.second;
-    }
-    return nullptr;
+    const auto at = place_of(name);
+    return at ? &entries_[*at].second : nullptr;
   }
 
   /// Returns the value of that name. Throws: Error that lists the names that exist.
@@ -525,10 +533,41 @@ class NamedValues {
   [[nodiscard]] auto begin() const noexcept { return entries_.begin(); }
   [[nodiscard]] auto end() const noexcept { return entries_.end(); }
 
-  friend bool operator==(const NamedValues&, const NamedValues&) = default;
+  friend bool operator==(const NamedValues& one, const NamedValues& other) { return one.entries_ == other.entries_; }
 
  private:
-  std::vector<Entry> entries_;  // a handful of entries: a scan beats a tree
+  static constexpr std::size_t most_scanned = 16;  // of a handful, a scan beats a table
+
+  [[nodiscard]] std::optional<std::size_t> place_of(std::string_view name) const noexcept {
+    if (!table_.empty()) {
+      const std::size_t number = table_[slot_of(name)];
+      return number > 0 ? std::optional{number - 1} : std::nullopt;
+    }
+    for (std::size_t at = 0; at < entries_.size(); ++at) {
+      if (entries_[at].first == name) return at;
+    }
+    return std::nullopt;
+  }
+
+  // The slot that has the name, or the one where it belongs. At least half of the slots are free.
+  [[nodiscard]] std::size_t slot_of(std::string_view name) const noexcept {
+    std::size_t slot = std::hash<std::string_view>{}(name) % table_.size();
+    while (table_[slot] > 0 && entries_[table_[slot] - 1].first != name) slot = (slot + 1) % table_.size();
+    return slot;
+  }
+
+  void note_last() {
+    if (entries_.size() <= most_scanned) return;
+    if (2 * entries_.size() <= table_.size()) {
+      table_[slot_of(entries_.back().first)] = entries_.size();
+      return;
+    }
+    table_.assign(4 * entries_.size(), 0);
+    for (std::size_t at = 0; at < entries_.size(); ++at) table_[slot_of(entries_[at].first)] = at + 1;
+  }
+
+  std::vector<Entry> entries_;
+  std::vector<std::size_t> table_;  // where there are many: by the hash of a name, the number of its entry, from 1
 };
 
 /// Is what a worker reports: numbers, truth values and text under flat keys such as "val/loss".
@@ -540,7 +579,6 @@ using Metrics = NamedValues;
 // What has a state that can be saved and put back. Core room.
 
 #include <concepts>
-#include <functional>
 
 namespace railyard::inline v0_1 {
 
@@ -1092,8 +1130,16 @@ class Descriptor {
     rlimit limit{};
     ::getrlimit(RLIMIT_NPROC, &limit);
     const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : compose("{}", limit.rlim_cur);
-    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)", text,
-                   count);
+    rlimit space{};
+    ::getrlimit(RLIMIT_AS, &space);
+    const auto memory = space.rlim_cur == RLIM_INFINITY
+                            ? std::string{}
+                            : compose(
+                                  "; or the memory that this process may have has no room for a thread's stack: see "
+                                  "ulimit -v, here {} KiB, and ulimit -s",
+                                  space.rlim_cur / 1024);
+    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup{})", text,
+                   count, memory);
   }
   return text;
 }
@@ -1250,8 +1296,6 @@ inline void fill_random(std::span<std::byte> bytes) {
 
 // ---- railyard/core/store.hpp
 // The place where workers leave small values for each other before they are connected. Core room.
-
-#include <optional>
 
 namespace railyard::inline v0_1 {
 
@@ -19216,6 +19260,25 @@ struct GroupBlock {
 /// Says who uses the memory of a group: what processes are to have in common must be there before they are.
 enum class SharedBy { threads, processes };
 
+/// Raises the limit of descriptors of this process for so many workers, where it must. Throws: ConfigError if the hard
+/// limit does not allow it.
+inline void prepare_descriptors(int num_workers, int num_per_worker) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries{"/proc/self/fd", error};
+  const auto num_open = static_cast<rlim_t>(std::distance(begin(entries), end(entries)));
+  const rlim_t needed = num_open + static_cast<rlim_t>(num_per_worker) * static_cast<rlim_t>(num_workers) + 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
+  if (needed > limit.rlim_max) {
+    throw ConfigError{compose(
+        "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
+        "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
+        num_workers, needed - num_open, num_open, limit.rlim_max)};
+  }
+  limit.rlim_cur = needed;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /// Owns the mapping. Its pages cost nothing until they are touched; it is made before any fork, so that every process
 /// has it at the same address, and it disappears with the last of them.
 class GroupMemory {
@@ -19590,6 +19653,9 @@ class OomCounter {
   return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '\0';
 }
 
+/// Is a process in that state stopped, by a signal or a debugger?
+[[nodiscard]] inline bool is_stop(char state) noexcept { return state == 'T' || state == 't'; }
+
 [[nodiscard]] inline std::string_view describe_state(char state) noexcept {
   switch (state) {
     case 'T':
@@ -19598,6 +19664,10 @@ class OomCounter {
       return "it is stopped by a debugger";
     case 'D':
       return "it is in uninterruptible sleep (state D): most likely a disk or a network file system does not answer";
+    case 'S':
+      return "it sleeps (state S), and so does the thread in it that gives signs of life: most likely its function has "
+             "returned, and something waits that comes after it, such as the destructor of a thread_local object; or "
+             "the process is frozen (the freezer of its cgroup)";
     case 'Z':
     case 'X':
     case '\0':
@@ -19605,6 +19675,158 @@ class OomCounter {
     default:
       return "it is running or runnable, but has had no chance to run: the machine may be overloaded or out of memory";
   }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/asked_child.hpp
+// Asks a question in a process that is thrown away, for what it would leave behind in this one. Core room.
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what a child has answered, or why there is no answer.
+template <class T>
+struct ChildAnswer {
+  std::optional<T> value{};
+  std::string problem{};
+};
+
+/// Returns false at the deadline, else whether so many bytes have come before the writers' end.
+[[nodiscard]] inline bool read_whole(int fd, void* data, std::size_t size, const Deadline& deadline) {
+  std::size_t num_read = 0;
+  while (num_read < size) {
+    pollfd waiting{fd, POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    constexpr std::chrono::milliseconds longest = std::chrono::hours{1};
+    const int ready = ::poll(&waiting, 1, static_cast<int>(std::min(left, longest).count()));
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready > 0) {
+      const ssize_t got = ::read(fd, static_cast<std::byte*>(data) + num_read, size - num_read);
+      if (got == 0 || (got < 0 && errno != EINTR)) return false;
+      if (got > 0) num_read += static_cast<std::size_t>(got);
+    } else if (deadline.expired()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Ends a child and returns its status; nothing where it hangs in a call of a driver that no signal ends: it is left
+/// then, and is gone when that call returns.
+[[nodiscard]] inline std::optional<int> end_child(pid_t child) {
+  ::kill(child, SIGKILL);
+  const auto deadline = Deadline::after(std::chrono::seconds{2});
+  for (auto pause = std::chrono::microseconds{50};;
+       pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds{20})) {
+    int status = 0;
+    const pid_t ended = ::waitpid(child, &status, WNOHANG);
+    if (ended == child) return status;
+    if ((ended < 0 && errno != EINTR) || deadline.expired()) return {};
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+/// Returns what ask() gives in a forked child. What it needs is loaded before: the child of a program with several
+/// threads may not be able to. Throws: Error if there can be no child.
+template <class Ask, class T = std::invoke_result_t<const Ask&>>
+requires std::is_trivially_copyable_v<T>
+[[nodiscard]] ChildAnswer<T> ask_child(const Ask& ask, const Deadline& deadline) {
+  auto [reader, writer] = make_pipe(0, "no pipe to ask a child process by");
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) throw_system("no child process to ask", errno);
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);                                    // which has ended before
+    for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);  // handlers are for the program alone
+    const T answer = ask();
+    ::_exit(::write(writer.get(), &answer, sizeof answer) == static_cast<ssize_t>(sizeof answer) ? 0 : 1);
+  }
+  writer.reset();
+  T answer;
+  const bool has_answer = read_whole(reader.get(), &answer, sizeof answer, deadline);
+  const bool is_late = !has_answer && deadline.expired();
+  const std::optional<int> status = end_child(child);
+  if (has_answer) return {.value = answer};
+  if (is_late) return {.problem = compose("a child process that asks had no answer within {}", deadline.budget_text())};
+  return {.problem = status && WIFSIGNALED(*status) && WTERMSIG(*status) != SIGKILL
+                         ? compose("a child process that asks was ended by signal {}", WTERMSIG(*status))
+                         : std::string{"a child process that asks ended without an answer"}};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/held_locks.hpp
+// Finds out whether a fork has kept locks of the C and C++ libraries that another thread held. Workers room.
+
+#include <locale>
+
+#include <libintl.h>
+#include <link.h>
+#include <syslog.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Has this process threads besides the calling one? Yes where the system does not say.
+[[nodiscard]] inline bool has_other_threads() {
+  std::error_code error;
+  const std::filesystem::directory_iterator threads{"/proc/self/task", error};
+  return error || std::distance(begin(threads), end(threads)) != 1;
+}
+
+/// Takes every lock of the libraries that a fork does not free: whoever calls it while one is held for ever never
+/// returns. For a process that is thrown away: random numbers, time zone, locale and syslog are not what they were.
+inline void take_library_locks() {
+  const std::time_t time = 0;
+  std::tm parts{};
+  ::localtime_r(&time, &parts);                                             // the time zone
+  ::unsetenv("RAILYARD_NO_SUCH_VARIABLE");                                  // the environment
+  std::srand(1);                                                            // the random numbers
+  if (::locale_t copy = ::duplocale(LC_GLOBAL_LOCALE)) ::freelocale(copy);  // the locale of C
+  std::locale::global(std::locale{});                                       // and that of C++
+  ::textdomain(::textdomain(nullptr));                                      // translated messages, as of strerror()
+  std::atexit([] {});                                                       // what is called at exit
+  ::dl_iterate_phdr([](dl_phdr_info*, std::size_t, void*) { return 1; }, nullptr);  // the list of libraries
+  ::closelog();                                                                     // the connection to syslog
+}
+
+/// Does the process, of one thread, wait for a lock? No where the system does not say.
+[[nodiscard]] inline bool waits_for_lock(pid_t pid) {
+  std::ifstream file{compose("/proc/{}/syscall", pid)};
+  long number = -1;
+  return file >> number && number == SYS_futex;
+}
+
+/// In a process with one thread, just forked from one with several: is none of these locks held, by a thread that was
+/// left behind? Cost: one fork. At the deadline the answer is no.
+[[nodiscard]] inline bool are_library_locks_free(const Deadline& deadline) {
+  auto [reader, writer] = make_pipe(0, "start: a pipe to a process that tries locks");
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return true;  // nor can a worker be made, which is when the limit is named
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() == parent) take_library_locks();
+    ::_exit(0);
+  }
+  writer.reset();
+  pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  bool has_ended = false;
+  bool is_held = false;
+  while (!has_ended && !is_held) {
+    constexpr timespec look_every{.tv_sec = 0, .tv_nsec = 200'000};
+    has_ended = ::ppoll(&ended, 1, &look_every, nullptr) > 0;
+    is_held = !has_ended && (deadline.expired() || waits_for_lock(child));
+  }
+  [[maybe_unused]] const std::optional<int> status = end_child(child);
+  return has_ended;
 }
 
 }  // namespace detail
@@ -20427,21 +20649,23 @@ class SilenceWatch {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Asks for a worker (with its standard output and error as descriptors), or for the end of workers by force.
+/// Asks for a worker (with its standard output and error as descriptors), for the end of workers by force, or whether
+/// the fork has kept a lock of another thread.
 struct ZygoteRequest {
-  enum class Kind : std::uint8_t { spawn, kill };
+  enum class Kind : std::uint8_t { spawn, kill, prove };
   Kind kind = Kind::spawn;
   int rank = 0;
+  std::chrono::nanoseconds patience{0};  ///< for the proof
 };
 
-/// Says that a worker has been made (with its pidfd, if there are any on this kernel) or could not be, or that it has
-/// ended.
+/// Says that a worker has been made (with its pidfd, if there are any on this kernel) or could not be, that it has
+/// ended, or whether locks are free.
 struct ZygoteReply {
-  enum class Kind : std::uint8_t { spawned, exited };
+  enum class Kind : std::uint8_t { spawned, exited, proven };
   Kind kind = Kind::spawned;
   int rank = 0;
   pid_t pid = 0;
-  int error = 0;   ///< errno, 0 if the worker has been made
+  int error = 0;   ///< errno, 0 if the worker has been made, or all locks are free
   int status = 0;  ///< as of waitpid
 };
 
@@ -20529,8 +20753,6 @@ class Channel {
 // What a forked worker does from its first to its last instruction. Workers room.
 
 #include <iostream>
-
-#include <sys/prctl.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -20687,13 +20909,13 @@ class WorkerProcess {
 // The single-threaded process that forks, watches and ends the workers on behalf of the supervisor. Workers room.
 
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Lives in the process that start() has forked. It holds no lock, has no other thread, and lives for as long as the
-/// supervisor: so a worker can be forked from it at any time, and no worker outlives either of them.
+/// Lives in the process that start() has forked. It holds no lock (which it proves when asked to), has no other thread,
+/// and lives for as long as the supervisor: so a worker can be forked from it at any time, and no worker outlives
+/// either of them.
 class Zygote {
  public:
   /// supervisor: the process that forked this one. Throws: Error if the system refuses what it needs.
@@ -20748,11 +20970,21 @@ class Zygote {
       case Channel::Outcome::packet:
         break;
     }
-    if (request.kind == ZygoteRequest::Kind::kill) {
-      for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
-      return true;
+    switch (request.kind) {
+      case ZygoteRequest::Kind::kill:
+        for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
+        return true;
+      case ZygoteRequest::Kind::prove:
+        return prove(Deadline::after(request.patience));
+      case ZygoteRequest::Kind::spawn:
+        break;
     }
     return spawn(request.rank, fds);
+  }
+
+  bool prove(const Deadline& deadline) {
+    const int error = are_library_locks_free(deadline) ? 0 : EDEADLK;
+    return channel_.send(ZygoteReply{.kind = ZygoteReply::Kind::proven, .error = error});
   }
 
   bool take_signals() {
@@ -20873,85 +21105,6 @@ class Zygote {
   std::map<pid_t, int> workers_;
   std::vector<Descriptor> kept_files_{};  // by rank
 };
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/core/detail/asked_child.hpp
-// Asks a question in a process that is thrown away, for what it would leave behind in this one. Core room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what a child has answered, or why there is no answer.
-template <class T>
-struct ChildAnswer {
-  std::optional<T> value{};
-  std::string problem{};
-};
-
-/// Returns false at the deadline, else whether so many bytes have come before the writers' end.
-[[nodiscard]] inline bool read_whole(int fd, void* data, std::size_t size, const Deadline& deadline) {
-  std::size_t num_read = 0;
-  while (num_read < size) {
-    pollfd waiting{fd, POLLIN, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    constexpr std::chrono::milliseconds longest = std::chrono::hours{1};
-    const int ready = ::poll(&waiting, 1, static_cast<int>(std::min(left, longest).count()));
-    if (ready < 0 && errno != EINTR) return false;
-    if (ready > 0) {
-      const ssize_t got = ::read(fd, static_cast<std::byte*>(data) + num_read, size - num_read);
-      if (got == 0 || (got < 0 && errno != EINTR)) return false;
-      if (got > 0) num_read += static_cast<std::size_t>(got);
-    } else if (deadline.expired()) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/// Ends a child and returns its status; nothing where it hangs in a call of a driver that no signal ends: it is left
-/// then, and is gone when that call returns.
-[[nodiscard]] inline std::optional<int> end_child(pid_t child) {
-  ::kill(child, SIGKILL);
-  const auto deadline = Deadline::after(std::chrono::seconds{2});
-  for (auto pause = std::chrono::microseconds{50};;
-       pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds{20})) {
-    int status = 0;
-    const pid_t ended = ::waitpid(child, &status, WNOHANG);
-    if (ended == child) return status;
-    if ((ended < 0 && errno != EINTR) || deadline.expired()) return {};
-    std::this_thread::sleep_for(pause);
-  }
-}
-
-/// Returns what ask() gives in a forked child. What it needs is loaded before: the child of a program with several
-/// threads may not be able to. Throws: Error if there can be no child.
-template <class Ask, class T = std::invoke_result_t<const Ask&>>
-requires std::is_trivially_copyable_v<T>
-[[nodiscard]] ChildAnswer<T> ask_child(const Ask& ask, const Deadline& deadline) {
-  auto [reader, writer] = make_pipe(0, "no pipe to ask a child process by");
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) throw_system("no child process to ask", errno);
-  if (child == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);                                    // which has ended before
-    for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);  // handlers are for the program alone
-    const T answer = ask();
-    ::_exit(::write(writer.get(), &answer, sizeof answer) == static_cast<ssize_t>(sizeof answer) ? 0 : 1);
-  }
-  writer.reset();
-  T answer;
-  const bool has_answer = read_whole(reader.get(), &answer, sizeof answer, deadline);
-  const bool is_late = !has_answer && deadline.expired();
-  const std::optional<int> status = end_child(child);
-  if (has_answer) return {.value = answer};
-  if (is_late) return {.problem = compose("a child process that asks had no answer within {}", deadline.budget_text())};
-  return {.problem = status && WIFSIGNALED(*status) && WTERMSIG(*status) != SIGKILL
-                         ? compose("a child process that asks was ended by signal {}", WTERMSIG(*status))
-                         : std::string{"a child process that asks ended without an answer"}};
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -21102,20 +21255,7 @@ namespace detail {
 /// Checks, before anything starts, that this process may fork and has descriptors enough; raises its own limit.
 inline void prepare_to_fork(int num_workers) {
   refuse_to_fork_after_cuda();
-  std::error_code error;
-  const std::filesystem::directory_iterator entries{"/proc/self/fd", error};
-  const auto num_open = static_cast<rlim_t>(std::distance(begin(entries), end(entries)));
-  const rlim_t needed = num_open + (5 + num_snapshot_slots) * static_cast<rlim_t>(num_workers) + 16;
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
-  if (needed > limit.rlim_max) {
-    throw ConfigError{compose(
-        "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
-        "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
-        num_workers, needed - num_open, num_open, limit.rlim_max)};
-  }
-  limit.rlim_cur = needed;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  prepare_descriptors(num_workers, 5 + num_snapshot_slots);
 }
 
 /// Is the group of Processes.
@@ -21221,7 +21361,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   [[nodiscard]] bool forks_to_restart() const override {
-    return is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
+    return is_zygote_lost_ || is_zygote_deaf_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
   }
 
  private:
@@ -21255,9 +21395,46 @@ class ProcessGroup final : public WorkerGroup {
     const std::function<void(bool)>* on_fork_;
   };
 
+  // A lock that another thread holds at the moment of the fork would stay held in the zygote and in all workers, for
+  // the thread that could give it back is not there. malloc and stdio see to their own; of other locks of the
+  // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
   void fork_zygote() {
     const Rest rest{on_fork_};
-    is_zygote_lost_ = false;
+    const std::int64_t begin_ns = monotonic_ns();
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    int tries = 0;
+    do {
+      fork_once();
+      ++tries;
+      // Counted after the fork: some libraries, such as OpenBLAS, end their threads before one.
+      if (!has_other_threads()) return;
+      const std::chrono::nanoseconds patience{20'000'000 + (monotonic_ns() - begin_ns) / 8};  // more on a slow machine
+      if (is_free_of_locks(patience)) return;
+      end_all();
+    } while (!deadline.expired());
+    throw Error{compose(
+        "start: in each of {} forks of this process another thread of it held a lock of the C library, as setenv(), "
+        "localtime(), rand(), dl_iterate_phdr() and the functions of the locale take one, and no worker could be made "
+        "without that lock: let such threads rest while fit() starts, or call fit() before they begin",
+        tries)};
+  }
+
+  // Has the zygote prove it.
+  [[nodiscard]] bool is_free_of_locks(std::chrono::nanoseconds patience) {
+    [[maybe_unused]] const bool sent =
+        channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::prove, .patience = patience});
+    pollfd answer{.fd = channel_.fd(), .events = POLLIN, .revents = 0};
+    while (::poll(&answer, 1, 60'000) < 0 && errno == EINTR) {
+    }
+    ZygoteReply reply;
+    std::vector<Descriptor> fds;
+    if (channel_.receive(reply, fds, MSG_DONTWAIT) == Channel::Outcome::packet) return reply.error == 0;
+    end_all();
+    throw_lost();
+  }
+
+  void fork_once() {
+    is_zygote_lost_ = is_zygote_deaf_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
     ::sigaction(SIGCHLD, nullptr, &setup_.child_action);
@@ -21343,6 +21520,7 @@ class ProcessGroup final : public WorkerGroup {
     const auto outcome = channel_.receive(reply, fds, MSG_DONTWAIT);
     if (outcome == Channel::Outcome::closed) lose_zygote();
     if (outcome != Channel::Outcome::packet) return false;
+    is_zygote_deaf_ = false;
     if (reply.kind == ZygoteReply::Kind::exited) {
       if (at(reply.rank).pid != reply.pid) return false;  // of an earlier start
       finish(reply.rank, exit_of_status(reply.rank, reply.status));
@@ -21470,13 +21648,36 @@ class ProcessGroup final : public WorkerGroup {
     const auto heartbeat = [&](int rank) { return memory_.rank(rank).heartbeat.load(); };
     silence_.look(now, heartbeat, [&](int rank, std::chrono::nanoseconds quiet) {
       const Process& worker = at(rank);
-      if (worker.is_over) return;
+      if (worker.is_over || finish_untold(rank)) return;
       const auto seconds = static_cast<double>(quiet.count()) / 1e9;
       inbox_.push(SilenceEvent{
           .rank = rank,
           .message = compose("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
                              workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
     });
+    for (int rank = 0; is_zygote_deaf_ && rank < memory_.num_workers(); ++rank) {
+      if (!at(rank).is_over) finish_untold(rank);
+    }
+  }
+
+  // Takes note of the end of a worker that the zygote ought to have told of and has not, most likely because it is
+  // stopped. Returns false if the worker lives or has been reaped, or if it is for the zygote to say how it ended.
+  bool finish_untold(int rank) {
+    if (process_state(at(rank).pid) != 'Z') return false;
+    inbox_.drain(rank);
+    const char zygote = process_state(zygote_);
+    if (!inbox_.exit_of_rank(rank)) {
+      if (!is_stop(zygote)) return false;
+      if (!was_killed_) {
+        inbox_.push(BrokenEvent{
+            .message = compose("rank {}/{} (process {}) has ended, and how is not known, for the process that starts "
+                               "the workers (process {}) does not say: {}",
+                               rank, workers_.size(), at(rank).pid, zygote_, describe_state(zygote))});
+      }
+    }
+    is_zygote_deaf_ = true;
+    finish_orphan(rank);
+    return true;
   }
 
   // Without the zygote the workers die, by the signal they have asked for; their descendants do not, unless they are
@@ -21503,7 +21704,8 @@ class ProcessGroup final : public WorkerGroup {
     const pid_t pid = at(rank).pid;
     if (pid != 0) ::kill(-pid, SIGKILL);
     WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = SIGKILL};
-    exit.message = "killed, because the process that starts the workers was lost";
+    exit.message = is_zygote_lost_ ? "killed, because the process that starts the workers was lost"
+                                   : "ended while the process that starts the workers was stopped";
     exit.is_consequence = true;
     finish(rank, std::move(exit));
   }
@@ -21511,7 +21713,9 @@ class ProcessGroup final : public WorkerGroup {
   void end_all() noexcept {
     if (zygote_ <= 0) return;
     ::shutdown(channel_.fd(), SHUT_RDWR);  // unlike close, it is seen even if somebody else holds the descriptor
-    if (!wait_for_zygote(std::chrono::seconds{5})) {
+    ::kill(zygote_, SIGCONT);              // one that somebody has stopped shall end what it has started
+    const bool leaves_orphans = !wait_for_zygote(std::chrono::seconds{5}) || is_zygote_lost_;
+    if (leaves_orphans) {
       for (const Process& worker : workers_) {
         if (worker.pid != 0 && !worker.is_over) kill_process(worker);
       }
@@ -21520,7 +21724,7 @@ class ProcessGroup final : public WorkerGroup {
     while (::waitpid(zygote_, nullptr, 0) < 0 && errno == EINTR) {
     }
     zygote_ = -1;
-    if (is_zygote_lost_) reap_orphans();
+    if (leaves_orphans) reap_orphans();
   }
 
   // Without a zygote, its descendants become children of PID 1 or of a subreaper: perhaps of this process.
@@ -21565,6 +21769,7 @@ class ProcessGroup final : public WorkerGroup {
   int also_watched_ = -1;
   std::size_t num_over_ = 0;
   bool is_zygote_lost_ = false;
+  bool is_zygote_deaf_ = false;  // it lives, and does not say which workers have ended
   bool was_killed_ = false;
   bool dies_together_ = false;
   std::optional<DeathWatch> watch_{};
@@ -21649,11 +21854,11 @@ class ThreadGroup final : public WorkerGroup {
 
   void kill() override {
     collect(std::chrono::nanoseconds{0});  // whoever has just ended is not deaf
-    std::string deaf;
+    std::vector<int> deaf;
     for (std::size_t rank = 0; rank < threads_.size(); ++rank) {
-      if (!is_over_[rank]) deaf += compose("{}{}", deaf.empty() ? "" : ", ", rank);
+      if (!is_over_[rank]) deaf.push_back(static_cast<int>(rank));
     }
-    if (!deaf.empty()) end_program(deaf);
+    if (!deaf.empty()) end_program(joined_first(deaf, 16));
   }
 
   [[nodiscard]] bool can_kill() const noexcept override { return false; }
@@ -21791,11 +21996,11 @@ class ThreadGroup final : public WorkerGroup {
 
   [[noreturn]] static void end_program(const std::string& deaf) noexcept {
     char text[512];
-    const int length = std::snprintf(
-        text, sizeof text,
-        "railyard: the run had to end, but rank %s did not: a thread cannot be ended by force, so this program ends "
-        "with status 70. Let the training function look at should_stop(), or use Processes.\n",
-        deaf.c_str());
+    const int length = std::snprintf(text, sizeof text,
+                                     "railyard: a thread cannot be ended by force, so this program ends with status "
+                                     "70: the run had to end, but rank "
+                                     "%s did not. Let the training function look at should_stop(), or use Processes.\n",
+                                     deaf.c_str());
     [[maybe_unused]] const auto written = ::write(2, text, std::min(static_cast<std::size_t>(length), sizeof text - 1));
     ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads
     ::_exit(70);
@@ -21822,9 +22027,11 @@ class Threads {
   static constexpr Reach reach = Reach::process;
   static constexpr bool copies_function = true;
 
-  /// Throws: ConfigError if the plan asks for less than one worker, Error if the system has no more threads.
+  /// Throws: ConfigError if the plan asks for less than one worker or the limits of this process do not allow it, Error
+  /// if the system has no more threads.
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
     detail::check_plan(plan, body);
+    detail::prepare_descriptors(std::max(plan.num_workers, plan.most_workers), num_snapshot_slots);
     return std::make_unique<detail::ThreadGroup>(plan, body);
   }
 };
@@ -22068,7 +22275,7 @@ struct PreemptionConfig {
   /// A file that does as soon as it exists; none if empty.
   std::filesystem::path file{};
   /// Result::exit_status() when a checkpoint was saved so, or an older one is all that there is to go on from: a
-  /// scheduler is to start the job again. 75 is EX_TEMPFAIL.
+  /// scheduler is to start the job again. 75 is EX_TEMPFAIL. From 1 to 255.
   int exit_status = 75;
 };
 
@@ -22239,12 +22446,16 @@ class Controller {
     }
     if (may_fail() && is_last && !suspects_.empty()) orders = fail(consequence(), now);
     if (is_last) phase_ = Phase::finished;
+    cut_grace_of_silent_ones(now);
     return orders;
   }
 
   [[nodiscard]] Orders on_silence(int rank, const std::string& message, Time now) {
-    if (!may_fail()) return {};
-    return fail({.rank = rank, .what = "stopped answering: " + message, .is_wait = true}, now);
+    ranks_[index(rank)].is_silent = true;
+    Orders orders;
+    if (may_fail()) orders = fail({.rank = rank, .what = "stopped answering: " + message, .is_wait = true}, now);
+    cut_grace_of_silent_ones(now);
+    return orders;
   }
 
   /// For what is no rank's fault: a broken group, a callback that throws.
@@ -22291,7 +22502,7 @@ class Controller {
         return fail(late_start(), now);
       case Phase::stopping: {  // they have had their grace: only a moment more for waits to end
         Orders orders = end(now);
-        limit_ = after(now, std::min<std::chrono::nanoseconds>(settings_.stop_grace, std::chrono::seconds{1}));
+        limit_ = after(now, moment());
         return orders;
       }
       case Phase::ending:
@@ -22320,6 +22531,7 @@ class Controller {
  private:
   struct Rank {
     bool has_started = false;
+    bool is_silent = false;
     std::optional<WorkerExit> exit{};
   };
 
@@ -22331,6 +22543,17 @@ class Controller {
   // Only the first failure counts: what follows from it, or from the end that it brings, is not looked at.
   [[nodiscard]] bool may_fail() const noexcept {
     return !failure_ && phase_ != Phase::finished && phase_ != Phase::checking;
+  }
+
+  [[nodiscard]] std::chrono::nanoseconds moment() const noexcept {
+    return std::min<std::chrono::nanoseconds>(settings_.stop_grace, std::chrono::seconds{1});
+  }
+
+  // Where only those are left that do not answer, nobody uses the grace.
+  void cut_grace_of_silent_ones(Time now) noexcept {
+    if (phase_ != Phase::ending || is_killed_) return;
+    const auto is_waited_for = [](const Rank& one) { return !one.exit && !one.is_silent; };
+    if (std::none_of(ranks_.begin(), ranks_.end(), is_waited_for)) limit_ = std::min(limit_, after(now, moment()));
   }
 
   Orders fail(Failure failure, Time now) {
@@ -24028,7 +24251,6 @@ template <detail::LoopRange Batches, detail::CountsSamples<detail::ValueOf<Batch
 // The state of the standard library's random numbers. Train room.
 
 #include <istream>
-#include <locale>
 #include <ostream>
 
 namespace railyard::inline v0_1 {
@@ -25793,9 +26015,10 @@ struct RunRecord {
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
 [[nodiscard]] inline Metrics metrics_of_line(const Json& json) {
   Metrics metrics;
-  for (const std::string& name : json.names()) {
+  for (std::size_t at = 0; at < json.names().size(); ++at) {
+    const std::string& name = json.names()[at];
     if (name == "report" || name == "seconds") continue;
-    const Json& value = json.at(name);
+    const Json& value = json.items()[at];
     // What has no place in JSON was written as null.
     metrics.set(name,
                 value.kind() == Json::Kind::null ? Value{std::numeric_limits<double>::quiet_NaN()} : read_value(value));
@@ -26144,12 +26367,16 @@ inline void check_is_run(const std::filesystem::path& path) {
   if (code) refuse(code);
   std::filesystem::create_directories(folder, code);
   if (code) refuse(code);
-  for (;;) {
+  constexpr int most_tries = 100;
+  for (int tries = 1;; ++tries) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
     const auto path = folder / name;
     const bool is_new = ::mkdir(path.c_str(), 0777) == 0;
     if (!is_new && errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
-    if (!is_new && wanted_name.empty()) continue;
+    if (!is_new && wanted_name.empty()) {
+      if (tries == most_tries) refuse(std::error_code{EEXIST, std::generic_category()});
+      continue;
+    }
     if (!is_new && !std::filesystem::is_directory(path, code)) {
       throw ConfigError{
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
@@ -29370,7 +29597,8 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
-/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them.
+/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of
+/// very many ranks only the first.
 [[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;
@@ -29393,7 +29621,7 @@ namespace detail {
     }
   }
   outside.insert(outside.end(), waiting.begin(), waiting.end());
-  return joined(outside, ", ");
+  return joined_first(outside, 16);
 }
 
 /// Returns how far the run is, as the page of rank 0 tells, and what all ranks have been given.
@@ -29923,7 +30151,7 @@ class Supervision {
     if (leadership_.inherited) take_over(*leadership_.inherited, point_, budget_, attempts_, log_);
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     const int former = leadership_.inherited ? leadership_.inherited->ledger.world_size : info_.world_size;
-    if (!failure_before_start_) start_group(start, renew);
+    if (!failure_before_start_) start_group(start);
     if (group_) {
       tell_of_resize(former);
       do {
@@ -29952,10 +30180,9 @@ class Supervision {
     directory_.rest();
   }
 
-  void start_group(const Start& start, const Renew& renew) {
+  void start_group(const Start& start) {
     FirstStart first{budget_, notice_, log_, attempts_};
     const auto start_once = [&](int num_workers) {
-      if (num_workers != info_.world_size) renew(num_workers);
       begin_workers(num_workers);
       return start({.num_workers = num_workers,
                     .silence_limit = config_.silence_limit,
@@ -30162,12 +30389,12 @@ class Supervision {
 
   [[nodiscard]] bool start_again(const Renew& renew) {
     while (true) {
-      renew(info_.world_size);
       is_resizing_ = false;
       point_.begin_attempt();
       checkpoints_->begin_attempt(info_.world_size, point_.attempt());
       begin_workers(info_.world_size);
       try {
+        renew(info_.world_size);
         group_->restart(info_.world_size, point_.encode());
         return true;
       } catch (const std::exception& error) {
@@ -30593,8 +30820,10 @@ class TrainingFunction {
   TrainingFunction& operator=(const TrainingFunction&) = delete;
   virtual ~TrainingFunction() = default;
 
+  /// Is there nothing to be called, as in an empty std::function, or a null pointer?
+  [[nodiscard]] virtual bool is_empty() const = 0;
   virtual void call(WorkerOf<B>& worker) = 0;
-  /// Returns a copy, or nothing if this kind of workers needs none.
+  /// Returns a copy, or nothing if this kind of workers needs none. Throws: ConfigError if its copy constructor does.
   [[nodiscard]] virtual std::unique_ptr<TrainingFunction> copy() const = 0;
 };
 
@@ -30605,10 +30834,25 @@ class TrainingFunctionOf final : public TrainingFunction<B> {
   template <class From>
   explicit TrainingFunctionOf(std::in_place_t /*tag*/, From&& function) : function_(std::forward<From>(function)) {}
 
+  [[nodiscard]] bool is_empty() const override {
+    if constexpr (std::is_pointer_v<F> || std::is_member_pointer_v<F>) {
+      return function_ == nullptr;
+    } else if constexpr (requires { static_cast<bool>(function_.operator bool()); }) {  // unlike a lambda's pointer
+      return !static_cast<bool>(function_.operator bool());
+    } else {
+      return false;
+    }
+  }
   void call(WorkerOf<B>& worker) override { static_cast<void>(std::invoke(function_, worker)); }
   [[nodiscard]] std::unique_ptr<TrainingFunction<B>> copy() const override {
     if constexpr (MustCopy) {
-      return std::make_unique<TrainingFunctionOf>(std::in_place, function_);
+      try {
+        return std::make_unique<TrainingFunctionOf>(std::in_place, function_);
+      } catch (...) {
+        throw ConfigError{
+            compose("copying the training function, which each worker thread has its own copy of, threw: {}",
+                    exit_of(std::current_exception()).message)};
+      }
     } else {
       return nullptr;
     }
@@ -31069,6 +31313,14 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  const auto check_path = [](const char* field, const std::filesystem::path& path) {
+    if (path.native().find('\0') == std::string::npos) return;
+    throw ConfigError{
+        compose("RunConfig::{} is \"{}\" and goes on after a NUL byte, which no path can have: leave it out", field,
+                path.c_str())};
+  };
+  check_path("storage_path", run.storage_path);
+  check_path("preemption.file", run.preemption.file);
   check_accepted_changes(run.accept_changes);
   if (run.setup_timeout.count() < 0) {
     throw ConfigError{"RunConfig::setup_timeout is negative: 0 makes it as long as collective_timeout"};
@@ -31098,6 +31350,12 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
     throw ConfigError{compose(
         "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGINT and SIGHUP",
         signal_name(signal), signal)};
+  }
+  if (run.preemption.exit_status < 1 || run.preemption.exit_status > 255) {
+    throw ConfigError{
+        compose("RunConfig::preemption.exit_status is {}: it must be 1 to 255, for 0 says that the job is done, and a "
+                "status has no more than one byte",
+                run.preemption.exit_status)};
   }
   if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
     throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};
@@ -31309,6 +31567,11 @@ class Trainer<B, S> {
   Result run() {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
+    if (function_->is_empty()) {
+      throw ConfigError{
+          "the training function given to Trainer is empty (an empty std::function, or a null pointer): give "
+          "it one that can be called"};
+    }
     detail::check_datasets(datasets_, run_.data);
     find_devices();
     B::check(options_);
@@ -31400,8 +31663,10 @@ class Trainer<B, S> {
       Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
       run_worker(link, context, own);
     };
-    renew(info.world_size);
-    const auto start = [&](const GroupPlan& plan) { return scaling.start(plan, body); };
+    const auto start = [&](const GroupPlan& plan) {
+      renew(plan.num_workers);
+      return scaling.start(plan, body);
+    };
     return detail::supervise(run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before),
                              std::move(leadership), start, renew);
   }
@@ -41399,8 +41664,6 @@ class LauncherBulletin final : public Bulletin {
 // ---- railyard/workers/detail/mpi_library.hpp
 // Whether an MPI library is in this process. Workers room.
 
-#include <link.h>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -44536,12 +44799,7 @@ class Launched {
     for (std::size_t process = 1; process < agents.size(); ++process) {
       if (!agents[process]) missing.push_back(static_cast<int>(process));
     }
-    std::string text = missing.size() == 1 ? "process" : "processes";
-    constexpr std::size_t most = 8;
-    for (std::size_t at = 0; at < std::min(most, missing.size()); ++at) {
-      text += detail::compose("{} {}", at == 0 ? "" : ",", missing[at]);
-    }
-    return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
+    return detail::compose("{} {}", missing.size() == 1 ? "process" : "processes", detail::joined_first(missing, 8));
   }
 
   void take_in(std::vector<std::optional<detail::AgentConnection>>& agents) {
@@ -44752,7 +45010,6 @@ static_assert(Scaling<Launched> && JoiningScaling<Launched>);
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include <link.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 

@@ -6,6 +6,13 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
+/// Returns the values as joined() by ", " does: of very many only the first, and how many there are besides.
+template <class Value>
+[[nodiscard]] std::string joined_first(const std::vector<Value>& values, std::size_t most) {
+  if (values.size() <= most) return joined(values, ", ");
+  const std::vector<Value> first(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(most));
+  return compose("{} and {} more", joined(first, ", "), values.size() - most);
+}
 /// Throws: ConfigError if two metrics were not made alike.
 void add_sums(std::span<double> to, std::span<const double> sums, std::string_view what);
 /// Returns sums as a state, each rank's own. The sums must stay where they are while it is read.
@@ -2256,6 +2263,9 @@ inline constexpr std::size_t ring_bytes = std::size_t{1} << 21U;
 [[noreturn]] void throw_key_taken(std::string_view key);
 [[noreturn]] void throw_store_full(std::string_view key, std::string_view value,
                                           std::size_t max_keys = StoreBlock::num_slots);
+/// Raises the limit of descriptors of this process for so many workers, where it must. Throws: ConfigError if the hard
+/// limit does not allow it.
+void prepare_descriptors(int num_workers, int num_per_worker);
 /// Is the worker's end, made and taken back by the first thread of its process, on which nothing of the user's runs.
 class DeathMark {
  public:
@@ -2280,7 +2290,57 @@ class DeathMark {
 [[nodiscard]] std::string explain_signal(int signal, bool dumped_core, const OomCounter& oom);
 /// Returns what the system says about a process: the letter of its state in /proc, 0 if it is gone.
 [[nodiscard]] char process_state(pid_t pid);
+/// Is a process in that state stopped, by a signal or a debugger?
+[[nodiscard]] bool is_stop(char state) noexcept;
 [[nodiscard]] std::string_view describe_state(char state) noexcept;
+/// Is what a child has answered, or why there is no answer.
+template <class T>
+struct ChildAnswer {
+  std::optional<T> value{};
+  std::string problem{};
+};
+/// Returns false at the deadline, else whether so many bytes have come before the writers' end.
+[[nodiscard]] bool read_whole(int fd, void* data, std::size_t size, const Deadline& deadline);
+/// Ends a child and returns its status; nothing where it hangs in a call of a driver that no signal ends: it is left
+/// then, and is gone when that call returns.
+[[nodiscard]] std::optional<int> end_child(pid_t child);
+/// Returns what ask() gives in a forked child. What it needs is loaded before: the child of a program with several
+/// threads may not be able to. Throws: Error if there can be no child.
+template <class Ask, class T = std::invoke_result_t<const Ask&>>
+requires std::is_trivially_copyable_v<T>
+[[nodiscard]] ChildAnswer<T> ask_child(const Ask& ask, const Deadline& deadline) {
+  auto [reader, writer] = make_pipe(0, "no pipe to ask a child process by");
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) throw_system("no child process to ask", errno);
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);                                    // which has ended before
+    for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);  // handlers are for the program alone
+    const T answer = ask();
+    ::_exit(::write(writer.get(), &answer, sizeof answer) == static_cast<ssize_t>(sizeof answer) ? 0 : 1);
+  }
+  writer.reset();
+  T answer;
+  const bool has_answer = read_whole(reader.get(), &answer, sizeof answer, deadline);
+  const bool is_late = !has_answer && deadline.expired();
+  const std::optional<int> status = end_child(child);
+  if (has_answer) return {.value = answer};
+  if (is_late) return {.problem = compose("a child process that asks had no answer within {}", deadline.budget_text())};
+  return {.problem = status && WIFSIGNALED(*status) && WTERMSIG(*status) != SIGKILL
+                         ? compose("a child process that asks was ended by signal {}", WTERMSIG(*status))
+                         : std::string{"a child process that asks ended without an answer"}};
+}
+/// Has this process threads besides the calling one? Yes where the system does not say.
+[[nodiscard]] bool has_other_threads();
+/// Takes every lock of the libraries that a fork does not free: whoever calls it while one is held for ever never
+/// returns. For a process that is thrown away: random numbers, time zone, locale and syslog are not what they were.
+void take_library_locks();
+/// Does the process, of one thread, wait for a lock? No where the system does not say.
+[[nodiscard]] bool waits_for_lock(pid_t pid);
+/// In a process with one thread, just forked from one with several: is none of these locks held, by a thread that was
+/// left behind? Cost: one fork. At the deadline the answer is no.
+[[nodiscard]] bool are_library_locks_free(const Deadline& deadline);
 [[nodiscard]] SignalRegistry& signal_registry();
 void call_previous(const struct sigaction& previous, bool was_heard, int signal, siginfo_t* info,
                           void* context);
@@ -2440,20 +2500,22 @@ class SharedLink final : public WorkerLink {
 void check_plan(const GroupPlan& plan, const WorkerBody& body);
 /// How often a worker moves its heartbeat: several times within the limit.
 [[nodiscard]] std::chrono::nanoseconds heartbeat_interval(std::chrono::nanoseconds silence_limit);
-/// Asks for a worker (with its standard output and error as descriptors), or for the end of workers by force.
+/// Asks for a worker (with its standard output and error as descriptors), for the end of workers by force, or whether
+/// the fork has kept a lock of another thread.
 struct ZygoteRequest {
-  enum class Kind : std::uint8_t { spawn, kill };
+  enum class Kind : std::uint8_t { spawn, kill, prove };
   Kind kind = Kind::spawn;
   int rank = 0;
+  std::chrono::nanoseconds patience{0};  ///< for the proof
 };
-/// Says that a worker has been made (with its pidfd, if there are any on this kernel) or could not be, or that it has
-/// ended.
+/// Says that a worker has been made (with its pidfd, if there are any on this kernel) or could not be, that it has
+/// ended, or whether locks are free.
 struct ZygoteReply {
-  enum class Kind : std::uint8_t { spawned, exited };
+  enum class Kind : std::uint8_t { spawned, exited, proven };
   Kind kind = Kind::spawned;
   int rank = 0;
   pid_t pid = 0;
-  int error = 0;   ///< errno, 0 if the worker has been made
+  int error = 0;   ///< errno, 0 if the worker has been made, or all locks are free
   int status = 0;  ///< as of waitpid
 };
 /// Writes out what stdio and iostreams hold. Not every stream if one is locked by somebody who reads it: that could
@@ -2494,8 +2556,9 @@ class WorkerProcess {
   SharedLink link_;
   std::atomic<bool> is_done_{false};
 };
-/// Lives in the process that start() has forked. It holds no lock, has no other thread, and lives for as long as the
-/// supervisor: so a worker can be forked from it at any time, and no worker outlives either of them.
+/// Lives in the process that start() has forked. It holds no lock (which it proves when asked to), has no other thread,
+/// and lives for as long as the supervisor: so a worker can be forked from it at any time, and no worker outlives
+/// either of them.
 class Zygote {
  public:
   /// supervisor: the process that forked this one. Throws: Error if the system refuses what it needs.
@@ -2506,6 +2569,8 @@ class Zygote {
 
  private:
   bool serve();
+
+  bool prove(const Deadline& deadline);
 
   bool take_signals();
 
@@ -2536,44 +2601,6 @@ class Zygote {
   std::map<pid_t, int> workers_;
   std::vector<Descriptor> kept_files_;  // by rank
 };
-/// Is what a child has answered, or why there is no answer.
-template <class T>
-struct ChildAnswer {
-  std::optional<T> value{};
-  std::string problem{};
-};
-/// Returns false at the deadline, else whether so many bytes have come before the writers' end.
-[[nodiscard]] bool read_whole(int fd, void* data, std::size_t size, const Deadline& deadline);
-/// Ends a child and returns its status; nothing where it hangs in a call of a driver that no signal ends: it is left
-/// then, and is gone when that call returns.
-[[nodiscard]] std::optional<int> end_child(pid_t child);
-/// Returns what ask() gives in a forked child. What it needs is loaded before: the child of a program with several
-/// threads may not be able to. Throws: Error if there can be no child.
-template <class Ask, class T = std::invoke_result_t<const Ask&>>
-requires std::is_trivially_copyable_v<T>
-[[nodiscard]] ChildAnswer<T> ask_child(const Ask& ask, const Deadline& deadline) {
-  auto [reader, writer] = make_pipe(0, "no pipe to ask a child process by");
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) throw_system("no child process to ask", errno);
-  if (child == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);                                    // which has ended before
-    for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);  // handlers are for the program alone
-    const T answer = ask();
-    ::_exit(::write(writer.get(), &answer, sizeof answer) == static_cast<ssize_t>(sizeof answer) ? 0 : 1);
-  }
-  writer.reset();
-  T answer;
-  const bool has_answer = read_whole(reader.get(), &answer, sizeof answer, deadline);
-  const bool is_late = !has_answer && deadline.expired();
-  const std::optional<int> status = end_child(child);
-  if (has_answer) return {.value = answer};
-  if (is_late) return {.problem = compose("a child process that asks had no answer within {}", deadline.budget_text())};
-  return {.problem = status && WIFSIGNALED(*status) && WTERMSIG(*status) != SIGKILL
-                         ? compose("a child process that asks was ended by signal {}", WTERMSIG(*status))
-                         : std::string{"a child process that asks ended without an answer"}};
-}
 /// Is a library in this program. It stays for good: threads of its own may run in it.
 class DynamicLibrary {
  public:
@@ -3737,7 +3764,8 @@ class ResumePoint {
 void take_over(const Inheritance& inherited, ResumePoint& point, FailureBudget& budget,
                       std::vector<Attempt>& attempts, RunLog& log);
 /// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
-/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them.
+/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of
+/// very many ranks only the first.
 [[nodiscard]] std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now);
 /// Returns how far the run is, as the page of rank 0 tells, and what all ranks have been given.
@@ -4067,7 +4095,7 @@ class Supervision {
   void look_out();
   void rest();
 
-  void start_group(const Start& start, const Renew& renew);
+  void start_group(const Start& start);
 
   void note_no_start(const FirstStart& first);
 

@@ -415,7 +415,9 @@ constexpr decltype(auto) visit_dtype(Dtype dtype, Visitor&& visitor) {
 // ---- railyard/core/value.hpp
 // Single values by name: what metrics and saved states are made of. Core room.
 
+#include <functional>
 #include <limits>
+#include <optional>
 #include <variant>
 
 namespace railyard::inline v0_1 {
@@ -476,6 +478,7 @@ class Value {
 };
 
 /// Holds values by name, in the order in which they were given. A name given twice keeps its place and its last value.
+/// Cost: set() and find() take the same time whether there are few names or very many.
 class NamedValues {
  public:
   using Entry = std::pair<std::string, Value>;
@@ -496,10 +499,20 @@ class NamedValues {
   [[nodiscard]] auto begin() const noexcept { return entries_.begin(); }
   [[nodiscard]] auto end() const noexcept { return entries_.end(); }
 
-  friend bool operator==(const NamedValues&, const NamedValues&) = default;
+  friend bool operator==(const NamedValues& one, const NamedValues& other) { return one.entries_ == other.entries_; }
 
  private:
-  std::vector<Entry> entries_;  // a handful of entries: a scan beats a tree
+  static constexpr std::size_t most_scanned = 16;  // of a handful, a scan beats a table
+
+  [[nodiscard]] std::optional<std::size_t> place_of(std::string_view name) const noexcept;
+
+  // The slot that has the name, or the one where it belongs. At least half of the slots are free.
+  [[nodiscard]] std::size_t slot_of(std::string_view name) const noexcept;
+
+  void note_last();
+
+  std::vector<Entry> entries_;
+  std::vector<std::size_t> table_;  // where there are many: by the hash of a name, the number of its entry, from 1
 };
 
 /// Is what a worker reports: numbers, truth values and text under flat keys such as "val/loss".
@@ -511,7 +524,6 @@ using Metrics = NamedValues;
 // What has a state that can be saved and put back. Core room.
 
 #include <concepts>
-#include <functional>
 
 namespace railyard::inline v0_1 {
 
@@ -956,8 +968,6 @@ class Descriptor {
 
 // ---- railyard/core/store.hpp
 // The place where workers leave small values for each other before they are connected. Core room.
-
-#include <optional>
 
 namespace railyard::inline v0_1 {
 
@@ -9473,6 +9483,21 @@ class OomCounter {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/asked_child.hpp
+// Asks a question in a process that is thrown away, for what it would leave behind in this one. Core room.
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+// ---- railyard/workers/detail/held_locks.hpp
+// Finds out whether a fork has kept locks of the C and C++ libraries that another thread held. Workers room.
+
+#include <locale>
+
+#include <libintl.h>
+#include <link.h>
+#include <syslog.h>
+
 // ---- railyard/workers/detail/signal_watch.hpp
 // Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 for as long as it lives, and passes them on to whoever had them before.
 // Workers room.
@@ -9773,8 +9798,6 @@ class Channel {
 
 #include <iostream>
 
-#include <sys/prctl.h>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -9797,10 +9820,6 @@ struct WorkerSetup {
 // The single-threaded process that forks, watches and ends the workers on behalf of the supervisor. Workers room.
 
 #include <sys/signalfd.h>
-#include <sys/wait.h>
-
-// ---- railyard/core/detail/asked_child.hpp
-// Asks a question in a process that is thrown away, for what it would leave behind in this one. Core room.
 
 // ---- railyard/core/detail/dynamic_library.hpp
 // A library that is found when the program runs, and its functions. Core room.
@@ -9889,7 +9908,15 @@ class ProcessGroup final : public WorkerGroup {
     const std::function<void(bool)>* on_fork_;
   };
 
+  // A lock that another thread holds at the moment of the fork would stay held in the zygote and in all workers, for
+  // the thread that could give it back is not there. malloc and stdio see to their own; of other locks of the
+  // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
   void fork_zygote();
+
+  // Has the zygote prove it.
+  [[nodiscard]] bool is_free_of_locks(std::chrono::nanoseconds patience);
+
+  void fork_once();
 
   void start_workers();
 
@@ -9928,6 +9955,10 @@ class ProcessGroup final : public WorkerGroup {
 
   void look_for_silence();
 
+  // Takes note of the end of a worker that the zygote ought to have told of and has not, most likely because it is
+  // stopped. Returns false if the worker lives or has been reaped, or if it is for the zygote to say how it ended.
+  bool finish_untold(int rank);
+
   // Without the zygote the workers die, by the signal they have asked for; their descendants do not, unless they are
   // ended here.
   void lose_zygote();
@@ -9962,6 +9993,7 @@ class ProcessGroup final : public WorkerGroup {
   int also_watched_ = -1;
   std::size_t num_over_ = 0;
   bool is_zygote_lost_ = false;
+  bool is_zygote_deaf_ = false;  // it lives, and does not say which workers have ended
   bool was_killed_ = false;
   bool dies_together_ = false;
   std::optional<DeathWatch> watch_;
@@ -9997,7 +10029,8 @@ class Threads {
   static constexpr Reach reach = Reach::process;
   static constexpr bool copies_function = true;
 
-  /// Throws: ConfigError if the plan asks for less than one worker, Error if the system has no more threads.
+  /// Throws: ConfigError if the plan asks for less than one worker or the limits of this process do not allow it, Error
+  /// if the system has no more threads.
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body);
 };
 
@@ -10200,7 +10233,7 @@ struct PreemptionConfig {
   /// A file that does as soon as it exists; none if empty.
   std::filesystem::path file{};
   /// Result::exit_status() when a checkpoint was saved so, or an older one is all that there is to go on from: a
-  /// scheduler is to start the job again. 75 is EX_TEMPFAIL.
+  /// scheduler is to start the job again. 75 is EX_TEMPFAIL. From 1 to 255.
   int exit_status = 75;
 };
 
@@ -10362,6 +10395,7 @@ class Controller {
  private:
   struct Rank {
     bool has_started = false;
+    bool is_silent = false;
     std::optional<WorkerExit> exit{};
   };
 
@@ -10370,6 +10404,11 @@ class Controller {
 
   // Only the first failure counts: what follows from it, or from the end that it brings, is not looked at.
   [[nodiscard]] bool may_fail() const noexcept;
+
+  [[nodiscard]] std::chrono::nanoseconds moment() const noexcept;
+
+  // Where only those are left that do not answer, nobody uses the grace.
+  void cut_grace_of_silent_ones(Time now) noexcept;
 
   Orders fail(Failure failure, Time now);
 
@@ -11334,7 +11373,6 @@ template <detail::LoopRange Batches, detail::CountsSamples<detail::ValueOf<Batch
 // The state of the standard library's random numbers. Train room.
 
 #include <istream>
-#include <locale>
 #include <ostream>
 
 namespace railyard::inline v0_1 {
@@ -13286,8 +13324,10 @@ class TrainingFunction {
   TrainingFunction& operator=(const TrainingFunction&) = delete;
   virtual ~TrainingFunction() = default;
 
+  /// Is there nothing to be called, as in an empty std::function, or a null pointer?
+  [[nodiscard]] virtual bool is_empty() const = 0;
   virtual void call(WorkerOf<B>& worker) = 0;
-  /// Returns a copy, or nothing if this kind of workers needs none.
+  /// Returns a copy, or nothing if this kind of workers needs none. Throws: ConfigError if its copy constructor does.
   [[nodiscard]] virtual std::unique_ptr<TrainingFunction> copy() const = 0;
 };
 
@@ -13298,10 +13338,25 @@ class TrainingFunctionOf final : public TrainingFunction<B> {
   template <class From>
   explicit TrainingFunctionOf(std::in_place_t /*tag*/, From&& function) : function_(std::forward<From>(function)) {}
 
+  [[nodiscard]] bool is_empty() const override {
+    if constexpr (std::is_pointer_v<F> || std::is_member_pointer_v<F>) {
+      return function_ == nullptr;
+    } else if constexpr (requires { static_cast<bool>(function_.operator bool()); }) {  // unlike a lambda's pointer
+      return !static_cast<bool>(function_.operator bool());
+    } else {
+      return false;
+    }
+  }
   void call(WorkerOf<B>& worker) override { static_cast<void>(std::invoke(function_, worker)); }
   [[nodiscard]] std::unique_ptr<TrainingFunction<B>> copy() const override {
     if constexpr (MustCopy) {
-      return std::make_unique<TrainingFunctionOf>(std::in_place, function_);
+      try {
+        return std::make_unique<TrainingFunctionOf>(std::in_place, function_);
+      } catch (...) {
+        throw ConfigError{
+            compose("copying the training function, which each worker thread has its own copy of, threw: {}",
+                    exit_of(std::current_exception()).message)};
+      }
     } else {
       return nullptr;
     }
@@ -13514,6 +13569,11 @@ class Trainer<B, S> {
   Result run() {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
+    if (function_->is_empty()) {
+      throw ConfigError{
+          "the training function given to Trainer is empty (an empty std::function, or a null pointer): give "
+          "it one that can be called"};
+    }
     detail::check_datasets(datasets_, run_.data);
     find_devices();
     B::check(options_);
@@ -13605,8 +13665,10 @@ class Trainer<B, S> {
       Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
       run_worker(link, context, own);
     };
-    renew(info.world_size);
-    const auto start = [&](const GroupPlan& plan) { return scaling.start(plan, body); };
+    const auto start = [&](const GroupPlan& plan) {
+      renew(plan.num_workers);
+      return scaling.start(plan, body);
+    };
     return detail::supervise(run, std::move(size), std::move(info), called_at, std::move(lease), std::move(before),
                              std::move(leadership), start, renew);
   }
@@ -17425,8 +17487,6 @@ struct Launch {
 // ---- railyard/workers/detail/mpi_library.hpp
 // Whether an MPI library is in this process. Workers room.
 
-#include <link.h>
-
 // ---- railyard/workers/detail/pmi_lines.hpp
 // What a process manager says by PMI, version 1: lines of fields. Workers room.
 
@@ -17945,7 +18005,6 @@ class Launched {
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include <link.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
