@@ -171,7 +171,6 @@ class ProcessGroup final : public WorkerGroup {
   // the thread that could give it back is not there. malloc and stdio see to their own; of other locks of the
   // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
   void fork_zygote() {
-    const Rest rest{on_fork_};
     const std::int64_t begin_ns = monotonic_ns();
     const Deadline deadline = Deadline::after(std::chrono::seconds{10});
     int tries = 0;
@@ -206,6 +205,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   void fork_once() {
+    const Rest rest{on_fork_};
     is_zygote_lost_ = is_zygote_deaf_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well

@@ -67,6 +67,12 @@ class LeaseSight {
   std::optional<Time> begun_at_{};
 };
 
+/// Is thrown where another program has the run, or was faster.
+class RunInUse : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
 /// Has lease.json open, and its lock if there are locks. Used by several threads at once, as soon as it is made.
 class HeldLease {
  public:
@@ -236,16 +242,22 @@ class HeldLease {
 
   void watch(const LeaseContent& holder) {
     LeaseSilence silence{times_};
-    const Deadline deadline = Deadline::after(10 * times_.patience);
+    const Deadline deadline = Deadline::after(times_.stall);
     for (silence.look(lease_file_); !silence.is_over();) {
       std::this_thread::sleep_for(times_.beat);
       if (silence.look(lease_file_)) throw_in_use(read_or_refuse(), " and gives signs of life");
-      if (deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
+      if (!silence.is_over() && deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
+    }
+    const std::string silent = Deadline::after(times_.patience).budget_text();
+    if (holder.has_ended || holder.lease.generation == 0) {
+      takeover_ = compose("a process that was about to take the run in {} has given no sign of life for {}",
+                          run().string(), silent);
+      return;
     }
     takeover_ = compose(
         "the run in {} is taken over: process {} on {} had it since {}, has not ended in order, and "
         "has given no sign of life for {}",
-        run().string(), holder.pid, holder.host, holder.since, Deadline::after(times_.patience).budget_text());
+        run().string(), holder.pid, holder.host, holder.since, silent);
   }
 
   void throw_if_other(const LeaseId& holder) const {
@@ -254,7 +266,7 @@ class HeldLease {
   }
 
   [[noreturn]] void throw_in_use(const LeaseContent& holder, std::string_view sign) const {
-    throw ConfigError{
+    throw RunInUse{
         compose("the run in {} is in use: process {} on {} has had it since {}{}; wait for its end, or end it, or "
                 "choose another RunConfig::name",
                 run().string(), holder.pid, holder.host, holder.since, sign)};

@@ -33,6 +33,7 @@ struct LeaseTimes {
   std::chrono::nanoseconds patience = std::chrono::seconds{15};
   std::chrono::nanoseconds lock = std::chrono::seconds{10};
   std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
+  std::chrono::nanoseconds stall = std::chrono::seconds{150};  ///< of storage, until it is given up to look at a holder
 };
 
 /// Tells one holder of a run from all others.

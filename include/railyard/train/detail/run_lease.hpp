@@ -123,10 +123,12 @@ class RunLease {
   std::unique_ptr<Heartbeat> heartbeat_{};
 };
 
-/// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had.
+/// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had by anybody.
 [[nodiscard]] inline RunLease take_lease(const RunPlace& place) {
   try {
     return RunLease{place.path};
+  } catch (const RunInUse&) {
+    throw;
   } catch (const Error&) {
     if (place.is_new) remove_run_directory(place.path);
     throw;

@@ -143,6 +143,7 @@ class Supervision {
     group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
     checkpoints_.emplace(info_, config_.checkpoint, lease_, directory_, *group_);
+    checkpoints_->begin_attempt(info_.world_size, point_.attempt());
     first.catch_up(
         *group_, [this](GroupEvent& event) { std::visit([this](auto& one) { handle(one); }, event); },
         [this](int signal) { handle_signal(signal, notice_.is_announced_by(signal)); });
