@@ -19,7 +19,7 @@ HEADER = f"""#pragma once
 #include <vector>
 namespace toy::inline v1 {{
 inline int calls = 0;
-inline int moved_forward(int value);
+inline int moved_forward(int value = 1, std::vector<int> more = {{}});
 class Base {{
  public:
   virtual ~Base() = default;
@@ -40,6 +40,7 @@ class Shape final : public Base {{
   template <class T>
   T stays_template(T value) {{ {LONG} return value; }}
   std::function<int()> moved_of_type(int value) noexcept(false) {{ {LONG} return [value] {{ return value; }}; }}
+  int stays_with_auto(const auto& value, int more = 0) const {{ {LONG} return static_cast<int>(value.size()) + more; }}
   int stays_small() const {{ return values_[0]; }}
   auto moved_trailing() const -> const Sizes& {{ {LONG} return sizes_; }}
 
@@ -59,13 +60,18 @@ struct Box {{
 constexpr int stays_constant(int value) {{ if (value > 1000) {{ value = 1000; }} if (value < 0) {{ value = 0; }} return value; }}
 #if defined(WITH_MORE) && WITH_MORE
 inline int moved_under_condition() {{ {LONG} return 10; }}
+#elif defined(WITH_OTHER)  // and nothing else
+inline int moved_elsewhere() {{ {LONG} return 13; }}
 #else
 inline int moved_otherwise() {{ {LONG} return 11; }}
 #endif
 #define GONE 12
 inline int stays_with_macro() {{ {LONG} return GONE; }}
 #undef GONE
-inline int moved_forward(int value) {{ {LONG} return value; }}
+inline int moved_forward(int value, std::vector<int> more) {{ {LONG} return value + static_cast<int>(more.size()); }}
+namespace other {{
+inline int moved_forward = 0;  // a variable of that name
+}}
 template <class = void>
 class Lazy {{
  public:
@@ -122,7 +128,8 @@ int main() {
   const toy::Base& base = shape;
   toy::Shape::Inner inner;
   const int sum = base.moved_virtual(1) + toy::Shape::moved_static().at("sum") + shape(2) + shape.moved_of_type(3)() +
-                  inner.moved_inner() + inner.moved_outside() + toy::moved_forward(1) + toy::stays_with_macro() +
+                  inner.moved_inner() + inner.moved_outside() + toy::moved_forward() + toy::stays_with_macro() +
+                  shape.stays_with_auto(std::string{}) + toy::other::moved_forward +
                   toy::MORE() + shape.moved_trailing().at("b") + shape.stays_small() + toy::stays_constant(-4) +
                   shape.stays_template(0) + shape.stays_deduced() + toy::Box<int>{}.stays_of_template() + toy::Lazy{}.stays_required(std::string(3, 'a')) +
                   toy::Lazy::moved_with_copy(toy::Lazy::moved_lazily()).moved_of_lazy() + toy::moved_of_no_class() +
@@ -146,7 +153,8 @@ def main():
     (folder / "toy.hpp").write_text(header)
     (folder / "detail.hpp").write_text(detail.replace("railyard.hpp", "toy.hpp"))
     (folder / "toy.cpp").write_text(source.replace("railyard/detail.hpp", "detail.hpp"))
-    for name, flags, expected in (("moved_under_condition", ["-DWITH_MORE=1"], 97), ("moved_otherwise", [], 98)):
+    for name, flags, expected in (("moved_under_condition", ["-DWITH_MORE=1"], 97), ("moved_elsewhere", ["-DWITH_OTHER"], 100),
+                                  ("moved_otherwise", [], 98)):
         (folder / "main.cpp").write_text(PROGRAM.replace("MORE", name))
         subprocess.run(
             [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, "main.cpp", "toy.cpp", "-o", name], cwd=folder, check=True

@@ -52,24 +52,31 @@ class Reader:
             if match.lastgroup == "directive":
                 if found := CONDITION.match(match[0]):
                     self.change(open_conditions, found[1], found[2].strip())
-                    self.conditions.append((match.start(), tuple(open_conditions)))
+                    self.conditions.append((match.start(), tuple(self.text_of(each) for each in open_conditions)))
             elif match.lastgroup != "space":
                 self.tokens.append(Token(match[0], match.start(), match.end()))
 
     @staticmethod
     def change(conditions, word, rest):
+        """Keeps of each condition that is open the branches so far; of an #else there is none."""
+        rest = re.sub(r"\s*(//.*|/\*.*?\*/\s*)$", "", rest)
         if word == "if":
-            conditions.append(f"({rest})")
+            conditions.append((f"({rest})",))
         elif word == "ifdef":
-            conditions.append(f"defined({rest})")
+            conditions.append((f"defined({rest})",))
         elif word == "ifndef":
-            conditions.append(f"!defined({rest})")
+            conditions.append((f"!defined({rest})",))
         elif word == "elif":
-            conditions[-1] = f"(!{conditions[-1]} && ({rest}))"
+            conditions[-1] += (f"({rest})",)
         elif word == "else":
-            conditions[-1] = f"!{conditions[-1]}"
+            conditions[-1] += ("",)
         else:
             conditions.pop()
+
+    @staticmethod
+    def text_of(branches):
+        """Returns what holds in the last of these branches."""
+        return " && ".join([*(f"!{each}" for each in branches[:-1]), *filter(None, branches[-1:])])
 
     def pair(self):
         """Returns where each bracket is closed. In branches that exclude one another all are, each for itself."""

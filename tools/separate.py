@@ -220,12 +220,23 @@ class Separator(Reader):
         returns = "->" in head[self.partner[parameters] - begin :]
         if words & STAYS or ("auto" in words and not returns) or "try" in head:
             return
+        if self.has_auto(parameters):  # a template
+            return
         if not classes and "inline" not in words:
             return
         conditions = self.conditions_at(self.tokens[begin].begin)
         function = Function(self, begin, parameters, body, namespaces, classes, conditions)
         if self.can_move(function.text(), conditions) and not function.is_small():
             self.functions.append(function)
+
+    def has_auto(self, parameters):
+        """Whether one of the parameters is `auto`: not one of a lambda that is a default."""
+        i = parameters + 1
+        while i < self.partner[parameters]:
+            if self.tokens[i].text == "auto":
+                return True
+            i = self.partner[i] + 1 if self.tokens[i].text in CLOSING else i + 1
+        return False
 
     def mentioned(self, declaration, moved):
         """Returns the words of a declaration that are no members of something, without those at which `moved` is true."""
@@ -234,6 +245,11 @@ class Separator(Reader):
             if not moved[i] and self.tokens[i - 1].text not in (".", "->"):
                 words.add(self.tokens[i].text)
         return words
+
+    def is_function(self, declaration):
+        """Whether a declaration with a name declares a function: its parameters follow the name."""
+        words = [token.text for token in self.tokens[declaration.begin : declaration.end]]
+        return words[words.index(declaration.name) + 1 :][:1] == ["("]
 
     def hidden(self):
         """Returns the declarations that the header can do without: checks, and what of detail nothing else speaks of."""
@@ -293,10 +309,14 @@ def separate(single):
     single = made_plain(single)
     reader = Separator(single)
     changes = reader.initial + [function.declared() for function in reader.functions]
-    names = {function.slice(function.name, function.parameters) for function in reader.functions if not function.classes}
+    names = {
+        (tuple(function.namespaces), function.slice(function.name, function.parameters))
+        for function in reader.functions
+        if not function.classes
+    }
     for each in reader.declarations:
         begin, end = reader.tokens[each.begin].begin, reader.tokens[each.end - 1].end
-        if each.name in names and single[end - 1] == ";" and "{" not in single[begin:end]:  # a function
+        if (tuple(each.namespaces), each.name) in names and single[end - 1] == ";" and reader.is_function(each):
             changes.append((begin, end, INLINE.sub("", single[begin:end], count=1)))
     changes.sort()
     hidden = reader.hidden()

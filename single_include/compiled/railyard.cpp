@@ -4467,7 +4467,8 @@ auto GroupBuilder::release() noexcept -> void {
     try {
       int num_shares = has_seat_ ? 1 : 0;
       for (int rank = 0; rank < world_.size && !is_complete_; ++rank) num_shares += claim(rank) ? 1 : 0;
-      if (handover_->references.fetch_sub(num_shares) == num_shares) delete handover_;
+      // Whoever has none left may look at it no more: another rank may have claimed its share, and be gone with it.
+      if (num_shares > 0 && handover_->references.fetch_sub(num_shares) == num_shares) delete handover_;
     } catch (...) {  // out of memory: a few pages stay with the process
     }
   }
@@ -7448,7 +7449,9 @@ auto HeldWindow::hold(Block part) -> void {
 
 auto HeldWindow::most_bytes() const noexcept -> std::size_t {
     const std::size_t bound = scope_.budget->bound();
-    const std::size_t of_batch = scope_.batch_rows * (bytes_ / rows_);
+    const std::size_t of_sample = bytes_ / rows_;
+    if (of_sample > 0 && scope_.batch_rows > bound / of_sample) return scope_.budget->most_ahead();
+    const std::size_t of_batch = scope_.batch_rows * of_sample;
     return std::clamp(bound - std::min(bound, of_batch), bound / 8, scope_.budget->most_ahead());
   }
 
@@ -10907,10 +10910,10 @@ void take_library_locks() {
   ::closelog();                                                                     // the connection to syslog
 }
 
-bool waits_for_lock(pid_t pid) {
-  std::ifstream file{compose("/proc/{}/syscall", pid)};
-  long number = -1;
-  return file >> number && number == SYS_futex;
+std::optional<bool> waits_for_lock(pid_t pid) {
+  const std::string call = system_text(compose("/proc/{}/syscall", pid).c_str());
+  if (call.empty()) return std::nullopt;
+  return std::strtol(call.c_str(), nullptr, 10) == SYS_futex;  // 0 while it runs
 }
 
 bool are_library_locks_free(const Deadline& deadline) {
@@ -10925,12 +10928,15 @@ bool are_library_locks_free(const Deadline& deadline) {
   }
   writer.reset();
   pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  const Deadline slow = Deadline::after(std::chrono::seconds{30});
   bool has_ended = false;
   bool is_held = false;
   while (!has_ended && !is_held) {
     constexpr timespec look_every{.tv_sec = 0, .tv_nsec = 200'000};
     has_ended = ::ppoll(&ended, 1, &look_every, nullptr) > 0;
-    is_held = !has_ended && (deadline.expired() || waits_for_lock(child));
+    if (has_ended) break;
+    const auto waits = waits_for_lock(child);
+    is_held = waits.value_or(deadline.expired()) || slow.expired();
   }
   [[maybe_unused]] const std::optional<int> status = end_child(child);
   return has_ended;
@@ -11977,7 +11983,6 @@ ProcessGroup::Rest::~Rest() {
     }
 
 auto ProcessGroup::fork_zygote() -> void {
-    const Rest rest{on_fork_};
     const std::int64_t begin_ns = monotonic_ns();
     const Deadline deadline = Deadline::after(std::chrono::seconds{10});
     int tries = 0;
@@ -12011,6 +12016,7 @@ auto ProcessGroup::is_free_of_locks(std::chrono::nanoseconds patience) -> bool {
   }
 
 auto ProcessGroup::fork_once() -> void {
+    const Rest rest{on_fork_};
     is_zygote_lost_ = is_zygote_deaf_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
@@ -15343,16 +15349,22 @@ auto HeldLease::take_lock() const -> bool {
 
 auto HeldLease::watch(const LeaseContent& holder) -> void {
     LeaseSilence silence{times_};
-    const Deadline deadline = Deadline::after(10 * times_.patience);
+    const Deadline deadline = Deadline::after(times_.stall);
     for (silence.look(lease_file_); !silence.is_over();) {
       std::this_thread::sleep_for(times_.beat);
       if (silence.look(lease_file_)) throw_in_use(read_or_refuse(), " and gives signs of life");
-      if (deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
+      if (!silence.is_over() && deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
+    }
+    const std::string silent = Deadline::after(times_.patience).budget_text();
+    if (holder.has_ended || holder.lease.generation == 0) {
+      takeover_ = compose("a process that was about to take the run in {} has given no sign of life for {}",
+                          run().string(), silent);
+      return;
     }
     takeover_ = compose(
         "the run in {} is taken over: process {} on {} had it since {}, has not ended in order, and "
         "has given no sign of life for {}",
-        run().string(), holder.pid, holder.host, holder.since, Deadline::after(times_.patience).budget_text());
+        run().string(), holder.pid, holder.host, holder.since, silent);
   }
 
 auto HeldLease::throw_if_other(const LeaseId& holder) const -> void {
@@ -15361,7 +15373,7 @@ auto HeldLease::throw_if_other(const LeaseId& holder) const -> void {
   }
 
 auto HeldLease::throw_in_use(const LeaseContent& holder, std::string_view sign) const -> void {
-    throw ConfigError{
+    throw RunInUse{
         compose("the run in {} is in use: process {} on {} has had it since {}{}; wait for its end, or end it, or "
                 "choose another RunConfig::name",
                 run().string(), holder.pid, holder.host, holder.since, sign)};
@@ -15459,6 +15471,8 @@ auto RunLease::takeover() const noexcept -> const std::string& { return held_->t
 RunLease take_lease(const RunPlace& place) {
   try {
     return RunLease{place.path};
+  } catch (const RunInUse&) {
+    throw;
   } catch (const Error&) {
     if (place.is_new) remove_run_directory(place.path);
     throw;
@@ -17294,6 +17308,7 @@ auto Supervision::start_group(const Start& start) -> void {
     group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
     checkpoints_.emplace(info_, config_.checkpoint, lease_, directory_, *group_);
+    checkpoints_->begin_attempt(info_.world_size, point_.attempt());
     first.catch_up(
         *group_, [this](GroupEvent& event) { std::visit([this](auto& one) { handle(one); }, event); },
         [this](int signal) { handle_signal(signal, notice_.is_announced_by(signal)); });
@@ -18849,8 +18864,6 @@ Block with_columns(const Block& block, const std::vector<Field>& fields,
   return {std::move(schema), std::move(all), {block.ids().begin(), block.ids().end()}};
 }
 
-auto FeatureColumn::fields(auto& archive, auto& self) -> void { archive(self.name, self.width, self.first); }
-
 FeatureColumns::FeatureColumns(const Schema& schema, const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       const std::uint64_t width = schema[schema.index_of(name)].width();
@@ -18886,8 +18899,6 @@ auto FeatureColumns::are_sound() const noexcept -> bool {
     }
     return first == size_;
   }
-
-auto FeatureColumns::fields(auto& archive, auto& self) -> void { archive(self.columns_, self.size_); }
 
 auto FeatureColumns::refuse_infinity(std::uint64_t id, const FeatureColumn& column, std::string_view who) -> void {
     throw DataError{
@@ -19067,15 +19078,11 @@ auto CategoryCounts::most_frequent() const -> const Category& {
         ->first;
   }
 
-auto CategoryCounts::fields(auto& archive, auto& self) -> void { archive(self.limit_, self.count_, self.counts_); }
-
 auto CategoryColumn::find(const CategoryView& category) const -> std::optional<std::size_t> {
     const auto place = std::lower_bound(categories.begin(), categories.end(), category, CategoryOrder{});
     if (place == categories.end() || CategoryOrder{}(category, *place)) return std::nullopt;
     return static_cast<std::size_t>(place - categories.begin());
   }
-
-auto CategoryColumn::fields(auto& archive, auto& self) -> void { archive(self.name, self.kind, self.categories); }
 
 CategoryLearner::CategoryLearner(std::string_view who, std::vector<std::string> columns,
                            std::vector<std::string> except, std::uint64_t limit) : who_(who), chosen_(std::move(columns)), except_(std::move(except)), limit_(limit) {}
@@ -19130,8 +19137,6 @@ auto CategoryLearner::column(std::string_view name) const -> const CategoryColum
     }
     throw ConfigError{compose("{} has not learned from a column \"{}\"", who_, name)};
   }
-
-auto CategoryLearner::fields(auto& archive, auto& self) -> void { archive(self.who_, self.columns_); }
 
 auto CategoryLearner::check_learned() const -> void {
     if (columns_.empty() || columns_.front().categories.empty()) {
@@ -19211,8 +19216,6 @@ auto OneHotEncoder::state() const -> State { return detail::byte_state(*this); }
 
 auto OneHotEncoder::load_state(const State& state) -> void { *this = detail::from_state(state, *this); }
 
-auto OneHotEncoder::fields(auto& archive, auto& self) -> void { archive(self.options_.unseen, self.learner_); }
-
 auto OneHotEncoder::field_of(const detail::CategoryColumn& column) -> Field {
     return {.name = column.name, .dtype = Dtype::f32, .shape = {static_cast<std::int64_t>(column.categories.size())}};
   }
@@ -19245,10 +19248,6 @@ auto OrdinalEncoder::transform(const Block& block) const -> Block {
 auto OrdinalEncoder::state() const -> State { return detail::byte_state(*this); }
 
 auto OrdinalEncoder::load_state(const State& state) -> void { *this = detail::from_state(state, *this); }
-
-auto OrdinalEncoder::fields(auto& archive, auto& self) -> void {
-    archive(self.options_.unseen, self.options_.unseen_value, self.learner_);
-  }
 
 OrdinalEncoder::OrdinalEncoder(std::string_view name, Options options) : CategoryEncoder(detail::CategoryLearner{name, options.columns, options.except, options.category_limit}),
         options_(std::move(options)) {}
@@ -19283,8 +19282,6 @@ auto LabelEncoder::transform(const Block& block) const -> Block { return encoder
 auto LabelEncoder::state() const -> State { return detail::byte_state(*this); }
 
 auto LabelEncoder::load_state(const State& state) -> void { *this = detail::from_state(state, *this); }
-
-auto LabelEncoder::fields(auto& archive, auto& self) -> void { archive(self.column_, self.encoder_); }
 
 }
 
@@ -19635,8 +19632,6 @@ auto Moments::merge(const Moments& other) noexcept -> void {
 
 auto Moments::variance() const noexcept -> double { return squares_ / static_cast<double>(count_); }
 
-auto Moments::fields(auto& archive, auto& self) -> void { archive(self.count_, self.mean_, self.squares_); }
-
 auto Moments::is_finite(double number) noexcept -> bool { return magnitude_bits(number) < infinity_bits; }
 
 QuantileSketch::QuantileSketch(std::size_t capacity) : capacity_(std::max<std::size_t>(capacity, 2)), levels_(1) {}
@@ -19701,12 +19696,6 @@ auto QuantileSketch::quantiles(std::span<const double> parts) const -> std::vect
     }
     return found;
   }
-
-auto QuantileSketch::fields(auto& archive, auto& self) -> void {
-    archive(self.capacity_, self.count_, self.above_, self.below_, self.levels_);
-  }
-
-auto QuantileSketch::Level::fields(auto& archive, auto& self) -> void { archive(self.values, self.keeps_odd); }
 
 auto QuantileSketch::shrink() -> void {
     for (std::size_t level = 0; level < levels_.size(); ++level) {
@@ -19835,10 +19824,6 @@ auto SimpleImputer::load_state(const State& state) -> void {
     learned_ = std::move(learned);
   }
 
-auto SimpleImputer::Learned::fields(auto& archive, auto& self) -> void {
-      archive(self.numbers, self.texts, self.fill_numbers, self.fill_texts);
-    }
-
 auto SimpleImputer::column_of(std::size_t at) const -> std::string {
     const std::size_t num_features = learned_.numbers.size();
     return at < num_features ? learned_.numbers.name_of_feature(at)
@@ -19856,8 +19841,6 @@ auto SimpleImputer::statistic(std::string where) const -> Statistic {
 auto SimpleImputer::add_numbers(detail::CategoryCounts& seen, std::span<const double> values) -> void {
     for (const double value : values) seen.add(value);
   }
-
-auto SimpleImputer::add_numbers(auto& seen, std::span<const double> values) -> void { seen.add(values); }
 
 auto SimpleImputer::fill_of(const Statistic& statistic, bool is_text, std::string_view column) const -> Category {
     return std::visit(
@@ -20764,8 +20747,6 @@ auto Extremes::merge(const Extremes& other) noexcept -> void {
     count_ += other.count_;
   }
 
-auto Extremes::fields(auto& archive, auto& self) -> void { archive(self.count_, self.smallest_, self.largest_); }
-
 }
 }
 
@@ -20774,8 +20755,6 @@ auto Extremes::fields(auto& archive, auto& self) -> void { archive(self.count_, 
 #if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA)
 
 namespace railyard::inline v0_1 {
-
-auto StandardRule::Learned::fields(auto& archive, auto& self) -> void { archive(self.mean, self.variance, self.scale); }
 
 StandardRule::StandardRule(Options options) : options_(std::move(options)) {}
 
@@ -20797,10 +20776,6 @@ auto StandardRule::apply(double value, const Learned& learned) const noexcept ->
     const double unit = options_.scales ? learned.scale : 1;
     return options_.centers ? detail::distance_in(unit, value, learned.mean) : value / unit;
   }
-
-auto StandardRule::fields(auto& archive, auto& self) -> void { archive(self.options_.centers, self.options_.scales); }
-
-auto MinMaxRule::Learned::fields(auto& archive, auto& self) -> void { archive(self.smallest, self.largest, self.scale); }
 
 MinMaxRule::MinMaxRule(Options options) : options_(std::move(options)) {
     const double distance = options_.high - options_.low;
@@ -20828,10 +20803,6 @@ auto MinMaxRule::apply(double value, const Learned& learned) const noexcept -> d
     return options_.clips ? std::clamp(scaled, options_.low, options_.high) : scaled;
   }
 
-auto MinMaxRule::fields(auto& archive, auto& self) -> void { archive(self.options_.low, self.options_.high, self.options_.clips); }
-
-auto MaxAbsRule::Learned::fields(auto& archive, auto& self) -> void { archive(self.largest, self.scale); }
-
 MaxAbsRule::MaxAbsRule(Options options) : options_(std::move(options)) {}
 
 auto MaxAbsRule::statistics() const noexcept -> Statistics { return {}; }
@@ -20842,8 +20813,6 @@ auto MaxAbsRule::learn(const Statistics& seen) const noexcept -> Learned {
   }
 
 auto MaxAbsRule::apply(double value, const Learned& learned) const noexcept -> double { return value / learned.scale; }
-
-auto RobustRule::Learned::fields(auto& archive, auto& self) -> void { archive(self.median, self.scale, self.error_bound); }
 
 RobustRule::RobustRule(Options options) : options_(std::move(options)) {
     if (options_.low >= 0 && options_.low < options_.high && options_.high <= 1) return;

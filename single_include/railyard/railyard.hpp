@@ -8284,7 +8284,8 @@ class GroupBuilder {
     try {
       int num_shares = has_seat_ ? 1 : 0;
       for (int rank = 0; rank < world_.size && !is_complete_; ++rank) num_shares += claim(rank) ? 1 : 0;
-      if (handover_->references.fetch_sub(num_shares) == num_shares) delete handover_;
+      // Whoever has none left may look at it no more: another rank may have claimed its share, and be gone with it.
+      if (num_shares > 0 && handover_->references.fetch_sub(num_shares) == num_shares) delete handover_;
     } catch (...) {  // out of memory: a few pages stay with the process
     }
   }
@@ -14557,10 +14558,12 @@ class HeldWindow {
     parts_.push_back(std::move(part));
   }
 
-  // Leaves what a batch of such samples takes; where that is most of the bound, the batch is what breaks it.
+  // Leaves what a batch of such samples takes; where that is more than the bound, the batch is what breaks it.
   [[nodiscard]] std::size_t most_bytes() const noexcept {
     const std::size_t bound = scope_.budget->bound();
-    const std::size_t of_batch = scope_.batch_rows * (bytes_ / rows_);
+    const std::size_t of_sample = bytes_ / rows_;
+    if (of_sample > 0 && scope_.batch_rows > bound / of_sample) return scope_.budget->most_ahead();
+    const std::size_t of_batch = scope_.batch_rows * of_sample;
     return std::clamp(bound - std::min(bound, of_batch), bound / 8, scope_.budget->most_ahead());
   }
 
@@ -17376,8 +17379,7 @@ struct EpochOptions {
   std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
   /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
-  /// take more; the window of a
-  /// shuffle is refused where it leaves no room for two batches.
+  /// take more; the window of a shuffle is refused where it leaves no room for two batches that would have it alone.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
@@ -19797,15 +19799,16 @@ inline void take_library_locks() {
   ::closelog();                                                                     // the connection to syslog
 }
 
-/// Does the process, of one thread, wait for a lock? No where the system does not say.
-[[nodiscard]] inline bool waits_for_lock(pid_t pid) {
-  std::ifstream file{compose("/proc/{}/syscall", pid)};
-  long number = -1;
-  return file >> number && number == SYS_futex;
+/// Does the process, of one thread, wait for a lock? Nothing where the system does not say. Takes no lock itself.
+[[nodiscard]] inline std::optional<bool> waits_for_lock(pid_t pid) {
+  const std::string call = system_text(compose("/proc/{}/syscall", pid).c_str());
+  if (call.empty()) return std::nullopt;
+  return std::strtol(call.c_str(), nullptr, 10) == SYS_futex;  // 0 while it runs
 }
 
 /// In a process with one thread, just forked from one with several: is none of these locks held, by a thread that was
-/// left behind? Cost: one fork. At the deadline the answer is no.
+/// left behind? Cost: one fork. At the deadline the answer is no; where the system says that the process which tries
+/// waits for none, a slow machine may take longer.
 [[nodiscard]] inline bool are_library_locks_free(const Deadline& deadline) {
   auto [reader, writer] = make_pipe(0, "start: a pipe to a process that tries locks");
   const pid_t parent = ::getpid();
@@ -19818,12 +19821,15 @@ inline void take_library_locks() {
   }
   writer.reset();
   pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  const Deadline slow = Deadline::after(std::chrono::seconds{30});
   bool has_ended = false;
   bool is_held = false;
   while (!has_ended && !is_held) {
     constexpr timespec look_every{.tv_sec = 0, .tv_nsec = 200'000};
     has_ended = ::ppoll(&ended, 1, &look_every, nullptr) > 0;
-    is_held = !has_ended && (deadline.expired() || waits_for_lock(child));
+    if (has_ended) break;
+    const auto waits = waits_for_lock(child);
+    is_held = waits.value_or(deadline.expired()) || slow.expired();
   }
   [[maybe_unused]] const std::optional<int> status = end_child(child);
   return has_ended;
@@ -21399,7 +21405,6 @@ class ProcessGroup final : public WorkerGroup {
   // the thread that could give it back is not there. malloc and stdio see to their own; of other locks of the
   // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
   void fork_zygote() {
-    const Rest rest{on_fork_};
     const std::int64_t begin_ns = monotonic_ns();
     const Deadline deadline = Deadline::after(std::chrono::seconds{10});
     int tries = 0;
@@ -21434,6 +21439,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   void fork_once() {
+    const Rest rest{on_fork_};
     is_zygote_lost_ = is_zygote_deaf_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
@@ -25730,6 +25736,7 @@ struct LeaseTimes {
   std::chrono::nanoseconds patience = std::chrono::seconds{15};
   std::chrono::nanoseconds lock = std::chrono::seconds{10};
   std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
+  std::chrono::nanoseconds stall = std::chrono::seconds{150};  ///< of storage, until it is given up to look at a holder
 };
 
 /// Tells one holder of a run from all others.
@@ -26685,6 +26692,12 @@ class LeaseSight {
   std::optional<Time> begun_at_{};
 };
 
+/// Is thrown where another program has the run, or was faster.
+class RunInUse : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
 /// Has lease.json open, and its lock if there are locks. Used by several threads at once, as soon as it is made.
 class HeldLease {
  public:
@@ -26854,16 +26867,22 @@ class HeldLease {
 
   void watch(const LeaseContent& holder) {
     LeaseSilence silence{times_};
-    const Deadline deadline = Deadline::after(10 * times_.patience);
+    const Deadline deadline = Deadline::after(times_.stall);
     for (silence.look(lease_file_); !silence.is_over();) {
       std::this_thread::sleep_for(times_.beat);
       if (silence.look(lease_file_)) throw_in_use(read_or_refuse(), " and gives signs of life");
-      if (deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
+      if (!silence.is_over() && deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
+    }
+    const std::string silent = Deadline::after(times_.patience).budget_text();
+    if (holder.has_ended || holder.lease.generation == 0) {
+      takeover_ = compose("a process that was about to take the run in {} has given no sign of life for {}",
+                          run().string(), silent);
+      return;
     }
     takeover_ = compose(
         "the run in {} is taken over: process {} on {} had it since {}, has not ended in order, and "
         "has given no sign of life for {}",
-        run().string(), holder.pid, holder.host, holder.since, Deadline::after(times_.patience).budget_text());
+        run().string(), holder.pid, holder.host, holder.since, silent);
   }
 
   void throw_if_other(const LeaseId& holder) const {
@@ -26872,7 +26891,7 @@ class HeldLease {
   }
 
   [[noreturn]] void throw_in_use(const LeaseContent& holder, std::string_view sign) const {
-    throw ConfigError{
+    throw RunInUse{
         compose("the run in {} is in use: process {} on {} has had it since {}{}; wait for its end, or end it, or "
                 "choose another RunConfig::name",
                 run().string(), holder.pid, holder.host, holder.since, sign)};
@@ -27023,10 +27042,12 @@ class RunLease {
   std::unique_ptr<Heartbeat> heartbeat_{};
 };
 
-/// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had.
+/// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had by anybody.
 [[nodiscard]] inline RunLease take_lease(const RunPlace& place) {
   try {
     return RunLease{place.path};
+  } catch (const RunInUse&) {
+    throw;
   } catch (const Error&) {
     if (place.is_new) remove_run_directory(place.path);
     throw;
@@ -30204,6 +30225,7 @@ class Supervision {
     group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
     checkpoints_.emplace(info_, config_.checkpoint, lease_, directory_, *group_);
+    checkpoints_->begin_attempt(info_.world_size, point_.attempt());
     first.catch_up(
         *group_, [this](GroupEvent& event) { std::visit([this](auto& one) { handle(one); }, event); },
         [this](int signal) { handle_signal(signal, notice_.is_announced_by(signal)); });

@@ -1382,7 +1382,7 @@ class HeldWindow {
  private:
   void hold(Block part);
 
-  // Leaves what a batch of such samples takes; where that is most of the bound, the batch is what breaks it.
+  // Leaves what a batch of such samples takes; where that is more than the bound, the batch is what breaks it.
   [[nodiscard]] std::size_t most_bytes() const noexcept;
 
   [[nodiscard]] RowOfPart find(std::size_t row) const;
@@ -2336,10 +2336,11 @@ requires std::is_trivially_copyable_v<T>
 /// Takes every lock of the libraries that a fork does not free: whoever calls it while one is held for ever never
 /// returns. For a process that is thrown away: random numbers, time zone, locale and syslog are not what they were.
 void take_library_locks();
-/// Does the process, of one thread, wait for a lock? No where the system does not say.
-[[nodiscard]] bool waits_for_lock(pid_t pid);
+/// Does the process, of one thread, wait for a lock? Nothing where the system does not say. Takes no lock itself.
+[[nodiscard]] std::optional<bool> waits_for_lock(pid_t pid);
 /// In a process with one thread, just forked from one with several: is none of these locks held, by a thread that was
-/// left behind? Cost: one fork. At the deadline the answer is no.
+/// left behind? Cost: one fork. At the deadline the answer is no; where the system says that the process which tries
+/// waits for none, a slow machine may take longer.
 [[nodiscard]] bool are_library_locks_free(const Deadline& deadline);
 [[nodiscard]] SignalRegistry& signal_registry();
 void call_previous(const struct sigaction& previous, bool was_heard, int signal, siginfo_t* info,
@@ -2991,6 +2992,11 @@ class Patience {
  private:
   int rank_ = -1;
   Time since_{};
+};
+/// Is thrown where another program has the run, or was faster.
+class RunInUse : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
 };
 template <class T, class Put>
 void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {

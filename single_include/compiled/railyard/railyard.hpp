@@ -8556,8 +8556,7 @@ struct EpochOptions {
   std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
   /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
-  /// take more; the window of a
-  /// shuffle is refused where it leaves no room for two batches.
+  /// take more; the window of a shuffle is refused where it leaves no room for two batches that would have it alone.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
@@ -12058,6 +12057,7 @@ struct LeaseTimes {
   std::chrono::nanoseconds patience = std::chrono::seconds{15};
   std::chrono::nanoseconds lock = std::chrono::seconds{10};
   std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
+  std::chrono::nanoseconds stall = std::chrono::seconds{150};  ///< of storage, until it is given up to look at a holder
 };
 
 /// Tells one holder of a run from all others.
@@ -12598,7 +12598,7 @@ class RunLease {
   std::unique_ptr<Heartbeat> heartbeat_;
 };
 
-/// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had.
+/// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had by anybody.
 [[nodiscard]] RunLease take_lease(const RunPlace& place);
 
 }  // namespace detail
@@ -14276,7 +14276,7 @@ struct FeatureColumn {
   std::string name{};
   std::uint64_t width = 1;
   std::uint64_t first = 0;
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.name, self.width, self.first); }
 };
 
 /// Lists columns whose elements, one after the other, are the features of a sample.
@@ -14318,7 +14318,7 @@ class FeatureColumns {
 
   /// Whether each feature belongs to one column, which a state that was read may not be true of.
   [[nodiscard]] bool are_sound() const noexcept;
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.columns_, self.size_); }
 
  private:
   [[noreturn]] static void refuse_infinity(std::uint64_t id, const FeatureColumn& column, std::string_view who);
@@ -14590,7 +14590,7 @@ class CategoryCounts {
   /// The first in order of those that were seen most often. Needs at least one.
   [[nodiscard]] const Category& most_frequent() const;
 
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.limit_, self.count_, self.counts_); }
 
  private:
   std::uint64_t limit_;
@@ -14606,7 +14606,7 @@ struct CategoryColumn {
   std::vector<Category> categories{};
 
   [[nodiscard]] std::optional<std::size_t> find(const CategoryView& category) const;
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.name, self.kind, self.categories); }
 };
 
 }  // namespace detail
@@ -14645,7 +14645,7 @@ class CategoryLearner {
                 });
   }
 
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.who_, self.columns_); }
 
  private:
   void check_learned() const;
@@ -14712,7 +14712,7 @@ class OneHotEncoder : public detail::CategoryEncoder {
 
   [[nodiscard]] State state() const;
   void load_state(const State& state);
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.options_.unseen, self.learner_); }
 
  private:
   static constexpr std::string_view name = "OneHotEncoder";
@@ -14744,7 +14744,9 @@ class OrdinalEncoder : public detail::CategoryEncoder {
 
   [[nodiscard]] State state() const;
   void load_state(const State& state);
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) {
+    archive(self.options_.unseen, self.options_.unseen_value, self.learner_);
+  }
 
  private:
   friend class LabelEncoder;
@@ -14780,7 +14782,7 @@ class LabelEncoder {
 
   [[nodiscard]] State state() const;
   void load_state(const State& state);
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.column_, self.encoder_); }
 
  private:
   std::string column_;
@@ -14936,7 +14938,7 @@ class Moments {
   /// Of the numbers themselves, not of a population that they are a sample of.
   [[nodiscard]] double variance() const noexcept;
 
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.count_, self.mean_, self.squares_); }
 
  private:
   [[nodiscard]] static bool is_finite(double number) noexcept;
@@ -14977,13 +14979,15 @@ class QuantileSketch {
   /// as numpy.percentile does. Needs at least one value.
   [[nodiscard]] std::vector<double> quantiles(std::span<const double> parts) const;
 
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) {
+    archive(self.capacity_, self.count_, self.above_, self.below_, self.levels_);
+  }
 
  private:
   struct Level {
     std::vector<double> values{};
     bool keeps_odd = false;  // at the next time
-    static void fields(auto& archive, auto& self);
+    static void fields(auto& archive, auto& self) { archive(self.values, self.keeps_odd); }
   };
 
   // Hands every second value of the levels that are too full on to the next.
@@ -15061,7 +15065,9 @@ class SimpleImputer {
     std::vector<std::string> texts{};
     std::vector<double> fill_numbers{};
     std::vector<std::string> fill_texts{};
-    static void fields(auto& archive, auto& self);
+    static void fields(auto& archive, auto& self) {
+      archive(self.numbers, self.texts, self.fill_numbers, self.fill_texts);
+    }
   };
 
   // As messages show it: of the features of numbers, and then of the texts.
@@ -15069,7 +15075,7 @@ class SimpleImputer {
   [[nodiscard]] Statistic statistic(std::string where) const;
   static void add_numbers(Nothing&, std::span<const double>) noexcept {}
   static void add_numbers(detail::CategoryCounts& seen, std::span<const double> values);
-  static void add_numbers(auto& seen, std::span<const double> values);
+  static void add_numbers(auto& seen, std::span<const double> values) { seen.add(values); }
 
   [[nodiscard]] Category fill_of(const Statistic& statistic, bool is_text, std::string_view column) const;
 
@@ -15489,7 +15495,7 @@ class Extremes {
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
   [[nodiscard]] double smallest() const noexcept { return smallest_; }
   [[nodiscard]] double largest() const noexcept { return largest_; }
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.count_, self.smallest_, self.largest_); }
 
  private:
   std::uint64_t count_ = 0;
@@ -15514,7 +15520,7 @@ class StandardRule {
     double mean = 0;
     double variance = 0;
     double scale = 1;  ///< what is divided by: the root of the variance, or 1
-    static void fields(auto& archive, auto& self);
+    static void fields(auto& archive, auto& self) { archive(self.mean, self.variance, self.scale); }
   };
 
   StandardRule() = default;
@@ -15523,7 +15529,7 @@ class StandardRule {
   [[nodiscard]] Statistics statistics() const noexcept;
   [[nodiscard]] Learned learn(const Statistics& seen) const;
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept;
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.options_.centers, self.options_.scales); }
 
  private:
   Options options_{};
@@ -15547,7 +15553,7 @@ class MinMaxRule {
     double smallest = 0;
     double largest = 0;
     double scale = 1;
-    static void fields(auto& archive, auto& self);
+    static void fields(auto& archive, auto& self) { archive(self.smallest, self.largest, self.scale); }
   };
 
   MinMaxRule() = default;
@@ -15557,7 +15563,7 @@ class MinMaxRule {
   [[nodiscard]] Statistics statistics() const noexcept;
   [[nodiscard]] Learned learn(const Statistics& seen) const;
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept;
-  static void fields(auto& archive, auto& self);
+  static void fields(auto& archive, auto& self) { archive(self.options_.low, self.options_.high, self.options_.clips); }
 
  private:
   Options options_{};
@@ -15574,7 +15580,7 @@ class MaxAbsRule {
   struct Learned {
     double largest = 0;  ///< magnitude
     double scale = 1;    ///< what is divided by
-    static void fields(auto& archive, auto& self);
+    static void fields(auto& archive, auto& self) { archive(self.largest, self.scale); }
   };
 
   MaxAbsRule() = default;
@@ -15609,7 +15615,7 @@ class RobustRule {
     double median = 0;
     double scale = 1;        ///< what is divided by
     double error_bound = 0;  ///< the quantiles' ranks, as parts of all, are off by at most this
-    static void fields(auto& archive, auto& self);
+    static void fields(auto& archive, auto& self) { archive(self.median, self.scale, self.error_bound); }
   };
 
   RobustRule() = default;

@@ -117,11 +117,17 @@ TEST_CASE("FileBulletin: passes over what a dead leader of this host has left, a
   const TemporaryFolder folder;
   const pid_t child = ::fork();
   if (child == 0) {
-    FileBulletin leader = bulletin_in(folder);
-    leader.post(some_posting(4000));
-    ::_exit(0);  // takes nothing down, as a killed process
+    try {
+      FileBulletin leader = bulletin_in(folder);
+      leader.post(some_posting(4000));
+      ::_exit(0);  // takes nothing down, as a killed process
+    } catch (...) {
+      ::_exit(1);
+    }
   }
-  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
   REQUIRE_FALSE(std::filesystem::is_empty(folder.path()));
   CHECK_THROWS_AS(bulletin_in(folder).read(ry::Deadline::after(20ms), nullptr), ry::Error);
   FileBulletin leader = bulletin_in(folder);
@@ -147,16 +153,22 @@ TEST_CASE("FileBulletin: a leader that is started again at once waits for the wo
   REQUIRE(::pipe2(end_of_worker.data(), O_CLOEXEC) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    FileBulletin leader = bulletin_in(folder);
-    leader.post(some_posting(4000));
-    if (::fork() == 0) {  // the worker, which has inherited the lock
-      ::close(end_of_worker[1]);
-      char nothing = 0;
-      static_cast<void>(!::read(end_of_worker[0], &nothing, 1));
+    try {
+      FileBulletin leader = bulletin_in(folder);
+      leader.post(some_posting(4000));
+      if (::fork() == 0) {  // the worker, which has inherited the lock
+        ::close(end_of_worker[1]);
+        char nothing = 0;
+        static_cast<void>(!::read(end_of_worker[0], &nothing, 1));
+      }
+      ::_exit(0);
+    } catch (...) {
+      ::_exit(1);
     }
-    ::_exit(0);
   }
-  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
   ::close(end_of_worker[0]);
   ry::detail::Descriptor worker{end_of_worker[1]};
   std::vector<std::string> lines;

@@ -274,7 +274,8 @@ class GroupBuilder {
     try {
       int num_shares = has_seat_ ? 1 : 0;
       for (int rank = 0; rank < world_.size && !is_complete_; ++rank) num_shares += claim(rank) ? 1 : 0;
-      if (handover_->references.fetch_sub(num_shares) == num_shares) delete handover_;
+      // Whoever has none left may look at it no more: another rank may have claimed its share, and be gone with it.
+      if (num_shares > 0 && handover_->references.fetch_sub(num_shares) == num_shares) delete handover_;
     } catch (...) {  // out of memory: a few pages stay with the process
     }
   }

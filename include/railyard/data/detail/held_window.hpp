@@ -78,10 +78,12 @@ class HeldWindow {
     parts_.push_back(std::move(part));
   }
 
-  // Leaves what a batch of such samples takes; where that is most of the bound, the batch is what breaks it.
+  // Leaves what a batch of such samples takes; where that is more than the bound, the batch is what breaks it.
   [[nodiscard]] std::size_t most_bytes() const noexcept {
     const std::size_t bound = scope_.budget->bound();
-    const std::size_t of_batch = scope_.batch_rows * (bytes_ / rows_);
+    const std::size_t of_sample = bytes_ / rows_;
+    if (of_sample > 0 && scope_.batch_rows > bound / of_sample) return scope_.budget->most_ahead();
+    const std::size_t of_batch = scope_.batch_rows * of_sample;
     return std::clamp(bound - std::min(bound, of_batch), bound / 8, scope_.budget->most_ahead());
   }
 

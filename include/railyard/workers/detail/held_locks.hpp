@@ -7,14 +7,15 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <locale>
 #include <optional>
+#include <string>
 #include <system_error>
 
 #include <libintl.h>
@@ -51,15 +52,16 @@ inline void take_library_locks() {
   ::closelog();                                                                     // the connection to syslog
 }
 
-/// Does the process, of one thread, wait for a lock? No where the system does not say.
-[[nodiscard]] inline bool waits_for_lock(pid_t pid) {
-  std::ifstream file{compose("/proc/{}/syscall", pid)};
-  long number = -1;
-  return file >> number && number == SYS_futex;
+/// Does the process, of one thread, wait for a lock? Nothing where the system does not say. Takes no lock itself.
+[[nodiscard]] inline std::optional<bool> waits_for_lock(pid_t pid) {
+  const std::string call = system_text(compose("/proc/{}/syscall", pid).c_str());
+  if (call.empty()) return std::nullopt;
+  return std::strtol(call.c_str(), nullptr, 10) == SYS_futex;  // 0 while it runs
 }
 
 /// In a process with one thread, just forked from one with several: is none of these locks held, by a thread that was
-/// left behind? Cost: one fork. At the deadline the answer is no.
+/// left behind? Cost: one fork. At the deadline the answer is no; where the system says that the process which tries
+/// waits for none, a slow machine may take longer.
 [[nodiscard]] inline bool are_library_locks_free(const Deadline& deadline) {
   auto [reader, writer] = make_pipe(0, "start: a pipe to a process that tries locks");
   const pid_t parent = ::getpid();
@@ -72,12 +74,15 @@ inline void take_library_locks() {
   }
   writer.reset();
   pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  const Deadline slow = Deadline::after(std::chrono::seconds{30});
   bool has_ended = false;
   bool is_held = false;
   while (!has_ended && !is_held) {
     constexpr timespec look_every{.tv_sec = 0, .tv_nsec = 200'000};
     has_ended = ::ppoll(&ended, 1, &look_every, nullptr) > 0;
-    is_held = !has_ended && (deadline.expired() || waits_for_lock(child));
+    if (has_ended) break;
+    const auto waits = waits_for_lock(child);
+    is_held = waits.value_or(deadline.expired()) || slow.expired();
   }
   [[maybe_unused]] const std::optional<int> status = end_child(child);
   return has_ended;
