@@ -141,13 +141,37 @@ TEST_CASE("RunDirectory: a run that was taken over while storage stood still get
   directory.settle();
   CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"before"});
   *is_mine = true;
-  directory.append_metrics(1, "on time");
-  directory.settle();
-  CHECK(read_lines(scratch.path() / "metrics.jsonl").size() == 2);
-  directory.fence();
-  directory.append_metrics(2, "fenced");
+  directory.append_metrics(1, "after it was lost");
   CHECK(directory.write_last("result.json", {}, true).empty());
-  CHECK(read_lines(scratch.path() / "metrics.jsonl").size() == 2);
+  CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"before"});
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "result.json"));
+  CHECK(directory.warnings().empty());
+}
+
+TEST_CASE("RunDirectory: whose the run is, is asked again before the next late line, and not after it is lost") {
+  const Scratch scratch;
+  const auto files = std::make_shared<StalledFiles>();
+  RunDirectory directory{run_in_folder(scratch), 1, files};
+  const auto num_asked = std::make_shared<std::atomic<int>>(0);
+  directory.ask_before_late_writes(0ns, [num_asked] { return ++*num_asked != 3; });
+  files->stall();
+  for (const char* line : {"held", "mine", "another's", "after it was lost"}) directory.append_log(0, line);
+  CHECK(awaits([&] { return files->num_waiting() == 1; }));
+  files->let_go();
+  directory.settle();
+  CHECK(read_lines(scratch.path() / "logs" / "rank-0.log") == Texts{"held", "mine"});
+  CHECK(*num_asked == 3);
+}
+
+TEST_CASE("RunDirectory: nothing is written into a run that is fenced off") {
+  const Scratch scratch;
+  RunDirectory directory{run_in_folder(scratch), 1};
+  directory.append_metrics(0, "before");
+  directory.settle();
+  directory.fence();
+  directory.append_metrics(1, "fenced");
+  CHECK(directory.write_last("result.json", {}, true).empty());
+  CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"before"});
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "result.json"));
   CHECK(directory.warnings().empty());
 }

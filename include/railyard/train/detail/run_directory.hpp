@@ -99,14 +99,16 @@ class RunFiles {
   [[nodiscard]] const std::shared_ptr<Files>& files() const noexcept { return files_; }
 
   /// Whether the run is still this program's, as far as can be told. posted_at: when it was asked to write. Where that
-  /// is so long ago that storage has stood still, or this program, another one may have taken the run over meanwhile.
+  /// is so long ago that storage has stood still, or this program, another one may have taken the run over meanwhile. It
+  /// is asked again then, unless that has been done lately; a run that is lost once stays so.
   [[nodiscard]] bool may_write(std::chrono::nanoseconds posted_at) {
-    if (is_fenced || !still_mine || boot_time() - posted_at < late_after) return !is_fenced;
-    if (asked_at_ && *asked_at_ >= posted_at) return true;
-    const auto asked_at = boot_time();
+    if (is_fenced || is_taken_) return false;
+    const auto now = boot_time();
+    if (!still_mine || now - std::max(posted_at, asked_at_) < late_after) return true;
     try {
-      if (!still_mine()) return false;
-      asked_at_ = asked_at;
+      is_taken_ = !still_mine();
+      if (is_taken_) return false;
+      asked_at_ = now;
     } catch (const std::exception&) {  // it cannot be read, which says nothing of it
     }
     return !is_fenced;
@@ -137,7 +139,8 @@ class RunFiles {
   ReportFile metrics_;
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
-  std::optional<std::chrono::nanoseconds> asked_at_{};
+  std::chrono::nanoseconds asked_at_{0};  // by boot_time(): and it was this program's
+  bool is_taken_ = false;
   mutable std::mutex mutex_{};
   std::vector<Outcome> outcomes_{};
   std::vector<std::string> complaints_{};
