@@ -99,8 +99,8 @@ class RunFiles {
   [[nodiscard]] const std::shared_ptr<Files>& files() const noexcept { return files_; }
 
   /// Whether the run is still this program's, as far as can be told. posted_at: when it was asked to write. Where that
-  /// is so long ago that storage has stood still, or this program, another one may have taken the run over meanwhile. It
-  /// is asked again then, unless that has been done lately; a run that is lost once stays so.
+  /// is so long ago that storage has stood still, or this program, another one may have taken the run over meanwhile.
+  /// It is asked again then, unless that has been done lately; a run that is lost once stays so.
   [[nodiscard]] bool may_write(std::chrono::nanoseconds posted_at) {
     if (is_fenced || is_taken_) return false;
     const auto now = boot_time();
@@ -236,8 +236,9 @@ class RunDirectory {
   }
   /// Waits, on any thread, until all that was to be written so far is written, or lost.
   void await() { thread_.await(); }
-  /// Leaves no thread for a fork.
+  /// Leaves no thread for a fork, and nothing is written until it is to go on, or there is more to be written.
   void rest() { thread_.rest(); }
+  void go_on() { thread_.go_on(); }
 
   /// The log of a rank, if it has written anything.
   [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {

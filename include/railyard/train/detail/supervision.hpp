@@ -112,6 +112,7 @@ class Supervision {
   void look_out() {
     log_.complain(lease_.keep_alive());
     log_.complain(notice_.look_out());
+    directory_.go_on();
   }
   void rest() {
     lease_.pause();
