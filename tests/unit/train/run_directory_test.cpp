@@ -175,3 +175,17 @@ TEST_CASE("RunDirectory: nothing is written into a run that is fenced off") {
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "result.json"));
   CHECK(directory.warnings().empty());
 }
+
+TEST_CASE("RunDirectory: what was to be written last, and was given up, does not appear later") {
+  const Scratch scratch;
+  const auto files = std::make_shared<StalledFiles>();
+  {
+    RunDirectory directory{run_in_folder(scratch), 1, files, {.end = 50ms}};
+    files->stall();
+    CHECK_THAT(directory.write_last("result.json", {}, true), ContainsSubstring("its storage does not answer"));
+  }
+  files->let_go();
+  CHECK(awaits([&] { return files.use_count() == 1; }));  // the thread that was left behind has ended
+  for (const auto& entry : std::filesystem::directory_iterator{scratch.path()})
+    CHECK(entry.path().filename() == "logs");
+}

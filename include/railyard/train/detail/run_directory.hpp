@@ -89,6 +89,7 @@ class RunFiles {
   std::function<bool()> still_mine{};
   std::chrono::nanoseconds late_after{0};
   std::atomic<bool> is_fenced{false};
+  std::atomic<bool> is_given_up{false};  ///< what is still held by storage: people have been told that it is lost
 
   [[nodiscard]] ReportFile& metrics() noexcept { return metrics_; }
   [[nodiscard]] LineFile& line_file(std::size_t at) { return at == events_at ? events_ : *logs_[at - first_log_at]; }
@@ -102,7 +103,7 @@ class RunFiles {
   /// is so long ago that storage has stood still, or this program, another one may have taken the run over meanwhile.
   /// It is asked again then, unless that has been done lately; a run that is lost once stays so.
   [[nodiscard]] bool may_write(std::chrono::nanoseconds posted_at) {
-    if (is_fenced || is_taken_) return false;
+    if (is_fenced || is_given_up || is_taken_) return false;
     const auto now = boot_time();
     if (!still_mine || now - std::max(posted_at, asked_at_) < late_after) return true;
     try {
@@ -213,15 +214,16 @@ class RunDirectory {
     const auto path = path_ / name;
     const bool is_posted =
         thread_.post(0, most_bytes(RunFiles::events_at), [=, files = files_, posted_at = boot_time()] {
-          if (files->may_write(posted_at)) *loss = write_object(path, object, lasts, files->files());
+          const auto may_write = [&] { return files->may_write(posted_at); };
+          if (may_write()) *loss = write_object(path, object, lasts, files->files(), may_write);
         });
-    if (is_posted && thread_.drain()) return *loss;
+    if (is_posted && drains()) return *loss;
     return compose("{} cannot be written: its storage does not answer", path.string());
   }
 
   /// Waits until all is written. What storage does not answer for is lost after a while: see StorageThread.
   void settle() {
-    if (thread_.drain() || std::exchange(has_given_up_, true)) return;
+    if (drains() || std::exchange(has_given_up_, true)) return;
     complaints_.push_back(compose("the storage of {} has not answered for {}, and what was still to be written is lost",
                                   path_.string(), Deadline::after(limits_.end).budget_text()));
   }
@@ -232,7 +234,7 @@ class RunDirectory {
     const bool is_posted = thread_.post(0, most_bytes(RunFiles::events_at), [files = files_, path = path_] {
       const Descriptor directory{files->files()->open_directory(path)};
     });
-    return is_posted && thread_.drain();
+    return is_posted && drains();
   }
   /// Waits, on any thread, until all that was to be written so far is written, or lost.
   void await() { thread_.await(); }
@@ -277,6 +279,12 @@ class RunDirectory {
   // What workers print leaves room for what tells of the run.
   [[nodiscard]] std::size_t most_bytes(std::size_t at) const noexcept {
     return at < RunFiles::first_log_at ? 2 * limits_.bytes : limits_.bytes;
+  }
+
+  [[nodiscard]] bool drains() {
+    if (thread_.drain()) return true;
+    files_->is_given_up = true;
+    return false;
   }
 
   void append(std::size_t at, std::string line) {
