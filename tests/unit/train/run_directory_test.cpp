@@ -6,6 +6,7 @@
 #include "unit/train/scratch.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -27,6 +28,17 @@ std::filesystem::path run_in_folder(const Scratch& scratch) {
   std::filesystem::create_directories(scratch.path() / "logs");
   return scratch.path();
 }
+
+// Cannot shorten files, for so many times.
+struct UncutFiles : ry::detail::Files {
+  explicit UncutFiles(int num) : num_failures(num) {}
+  int truncate(int fd, off_t size) override {
+    if (num_failures-- <= 0) return Files::truncate(fd, size);
+    errno = EIO;
+    return -1;
+  }
+  std::atomic<int> num_failures;
+};
 
 }  // namespace
 
@@ -188,4 +200,40 @@ TEST_CASE("RunDirectory: what was to be written last, and was given up, does not
   CHECK(awaits([&] { return files.use_count() == 1; }));  // the thread that was left behind has ended
   for (const auto& entry : std::filesystem::directory_iterator{scratch.path()})
     CHECK(entry.path().filename() == "logs");
+}
+
+TEST_CASE("RunDirectory: reports that cannot be taken back are told of, and taken back before the next one") {
+  const Scratch scratch;
+  const auto files = std::make_shared<UncutFiles>(2);
+  RunDirectory directory{run_in_folder(scratch), 1, files};
+  for (int report = 0; report < 2; ++report) directory.append_metrics(report, "old");
+  directory.go_back(1);
+  directory.settle();
+  const auto complaints = directory.take_complaints();
+  REQUIRE(complaints.size() == 1);
+  CHECK_THAT(complaints[0], ContainsSubstring("reports cannot be taken back from") &&
+                                ContainsSubstring("metrics.jsonl: Input/output error; training goes on"));
+  CHECK(directory.warnings().size() == 1);
+  directory.append_metrics(1, "lost");
+  directory.append_metrics(2, "new");
+  directory.settle();
+  CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"old", "new"});
+  REQUIRE(directory.warnings().size() == 1);
+  CHECK(directory.warnings()[0].starts_with("1 line(s) are missing from"));
+}
+
+TEST_CASE("RunDirectory: there is always room to take reports back, and that is no line") {
+  const Scratch scratch;
+  const auto files = std::make_shared<StalledFiles>();
+  RunDirectory directory{run_in_folder(scratch), 1, files, {.bytes = 500, .room = 1ms}};
+  files->stall();
+  directory.append_metrics(0, "kept");
+  CHECK(awaits([&] { return files->num_waiting() == 1; }));
+  for (int report = 1; report < 20; ++report) directory.append_metrics(report, "old");
+  directory.go_back(1);
+  files->let_go();
+  directory.settle();
+  CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"kept"});
+  REQUIRE(directory.warnings().size() == 1);
+  CHECK_THAT(directory.warnings()[0], ContainsSubstring("line(s) are missing from"));
 }

@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,24 +42,35 @@ class ReportFile {
   void begin_with(std::vector<HistoryLine> lines) { lines_ = std::move(lines); }
 
   bool append(std::int64_t report, std::string_view line) {
-    if (!file_.append(line)) return false;
+    if (!cuts() || !file_.append(line)) return false;
     lines_.push_back({.report = report, .end = file_.size()});
     return true;
   }
-  /// Takes back the lines of reports from number num_reports on, and half a line that a program has left.
+  /// Takes back the lines of reports from number num_reports on, and half a line that a program has left. Where that
+  /// cannot be done, it is tried again before the next line.
   bool go_back(std::int64_t num_reports) {
     const auto end = std::find_if(lines_.begin(), lines_.end(),
                                   [num_reports](const HistoryLine& line) { return line.report >= num_reports; });
-    const std::uint64_t size = end == lines_.begin() ? 0 : std::prev(end)->end;
+    size_to_cut_ = end == lines_.begin() ? 0 : std::prev(end)->end;
     lines_.erase(end, lines_.end());
-    return file_.cut(size);
+    return cuts();
   }
+  /// Whether there are lines in it that were to be taken back.
+  [[nodiscard]] bool is_too_long() const noexcept { return size_to_cut_.has_value(); }
 
   [[nodiscard]] const LineFile& file() const noexcept { return file_; }
 
  private:
+  bool cuts() {
+    if (!size_to_cut_) return true;
+    if (!file_.cut(*size_to_cut_)) return false;
+    size_to_cut_.reset();
+    return true;
+  }
+
   LineFile file_;
   std::vector<HistoryLine> lines_{};
+  std::optional<std::uint64_t> size_to_cut_{};
 };
 
 /// Is the open files of a run, as the thread that writes them uses them, and what others are to know of that.
@@ -121,9 +133,27 @@ class RunFiles {
     Outcome& outcome = outcomes_[at];
     ++outcome.num_done;
     outcome.exists = file(at).exists();
+    if (!metrics_.is_too_long()) cut_.reason.clear();
     if (!is_lost) return;
     outcome.reason = file(at).reason();
     if (++outcome.num_lost == 1) complaints_.push_back(file(at).complaint());
+  }
+
+  /// See ReportFile.
+  void go_back(std::int64_t num_reports, std::chrono::nanoseconds posted_at) {
+    const bool is_lost = may_write(posted_at) && !metrics_.go_back(num_reports);
+    const std::lock_guard lock{mutex_};
+    ++cut_.num_done;
+    cut_.reason = is_lost ? metrics_.file().reason() : std::string{};
+    if (is_lost && ++cut_.num_lost == 1) complaints_.push_back(complaint_of_cut(cut_.reason));
+  }
+  /// What has become of what was to be taken back; reason: why it is still there, if it is.
+  [[nodiscard]] Outcome cut() const {
+    const std::lock_guard lock{mutex_};
+    return cut_;
+  }
+  [[nodiscard]] std::string complaint_of_cut(std::string_view why) const {
+    return compose("reports cannot be taken back from {}: {}", metrics_.file().path().string(), why);
   }
 
   [[nodiscard]] Outcome outcome(std::size_t at) const {
@@ -144,6 +174,7 @@ class RunFiles {
   bool is_taken_ = false;
   mutable std::mutex mutex_{};
   std::vector<Outcome> outcomes_{};
+  Outcome cut_{};
   std::vector<std::string> complaints_{};
 };
 
@@ -184,7 +215,11 @@ class RunDirectory {
   void append_log(int rank, std::string line) { append(at_of_log(rank), std::move(line)); }
   /// Takes back what was reported from number num_reports on, in metrics.jsonl.
   void go_back(std::int64_t num_reports) {
-    write(RunFiles::metrics_at, 0, [num_reports](RunFiles& files) { return files.metrics().go_back(num_reports); });
+    if (is_fenced()) return;
+    ++num_cuts_;  // there is room for it whatever else waits
+    static_cast<void>(thread_.post(
+        0, std::numeric_limits<std::size_t>::max(),
+        [num_reports, files = files_, posted_at = boot_time()] { files->go_back(num_reports, posted_at); }));
   }
 
   /// Returns what there is to be said since the last call: once of each file that takes a line no more, and of storage
@@ -250,7 +285,7 @@ class RunDirectory {
     return is_there ? std::optional{files_->file(at).path()} : std::nullopt;
   }
 
-  /// How many lines are missing from which files, and why.
+  /// How many lines are missing from which files, or too many in them, and why.
   [[nodiscard]] std::vector<std::string> warnings() const {
     std::vector<std::string> all;
     const auto warn = [&all](std::uint64_t count, const std::filesystem::path& path, std::string_view why) {
@@ -264,6 +299,10 @@ class RunDirectory {
       const std::uint64_t num_given_up = thread_.has_given_up() ? sent_[at].num_lines - outcome.num_done : 0;
       warn(sent_[at].num_dropped + num_given_up, files_->file(at).path(), "its storage did not answer");
     }
+    const RunFiles::Outcome cut = files_->cut();
+    const bool is_given_up = thread_.has_given_up() && cut.num_done < num_cuts_;
+    if (is_given_up) all.push_back(files_->complaint_of_cut("its storage did not answer"));
+    if (!is_given_up && !cut.reason.empty()) all.push_back(files_->complaint_of_cut(cut.reason));
     return all;
   }
 
@@ -310,6 +349,7 @@ class RunDirectory {
   StorageLimits limits_;
   std::shared_ptr<RunFiles> files_;
   std::vector<Sent> sent_;  // by file
+  std::uint64_t num_cuts_ = 0;
   std::vector<std::string> complaints_{};
   bool was_held_ = false;
   bool has_told_of_thread_ = false;
