@@ -264,13 +264,20 @@ class RunDirectory {
   }
   /// The same, for so long at most, and nothing is lost by it.
   void settle(const Deadline& deadline) { static_cast<void>(thread_.drain(deadline)); }
-  /// Whether storage answers when it is asked for the directory, in as much time.
-  [[nodiscard]] bool answers() {
-    const bool is_posted = thread_.post(0, most_bytes(RunFiles::events_at), [files = files_, path = path_] {
-      const Descriptor directory{files->files()->open_directory(path)};
-    });
-    return is_posted && drains();
+  /// The same in parts, between which something else is done. Returns whether all is written or lost.
+  [[nodiscard]] bool settles(const Deadline& deadline) {
+    if (!thread_.settles(deadline)) return false;
+    settle();
+    return true;
   }
+  /// Has storage asked for the directory when all else is written. Once that is settled, has_given_up() says whether it
+  /// has answered.
+  void ask_storage() {
+    static_cast<void>(thread_.post(0, std::numeric_limits<std::size_t>::max(), [files = files_, path = path_] {
+      const Descriptor directory{files->files()->open_directory(path)};
+    }));
+  }
+  [[nodiscard]] bool has_given_up() const { return thread_.has_given_up(); }
   /// Waits, on any thread, until all that was to be written so far is written, or lost.
   void await() { thread_.await(); }
   /// Leaves no thread for a fork, and nothing is written until it is to go on, or there is more to be written.

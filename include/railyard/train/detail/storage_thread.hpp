@@ -14,6 +14,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -81,12 +83,25 @@ class StorageThread {
     std::unique_lock lock{work_->mutex};
     while (!work_->is_given_up && work_->num_done < work_->num_posted) {
       const std::uint64_t before = work_->num_done;
-      if (work_->changed.wait_for(lock, limits_.end, [&] { return work_->num_done != before; })) continue;
-      work_->is_given_up = true;
-      work_->jobs.clear();
-      work_->changed.notify_all();
+      if (!work_->changed.wait_for(lock, limits_.end, [&] { return work_->num_done != before; })) work_->give_up();
     }
     return !work_->is_given_up;
+  }
+  /// The same in parts, between which something else is done: waits for so long at most, and returns whether all is
+  /// done or given up. For StorageLimits::end from the first call on, or from when something has come to be done last.
+  bool settles(const Deadline& deadline) {
+    go_on();
+    std::unique_lock lock{work_->mutex};
+    const auto is_over = [this] { return work_->is_over(work_->num_posted); };
+    if (!work_->changed.wait_for(lock, deadline.remaining(), is_over)) {
+      const auto now = Deadline::Clock::now();
+      if (!still_since_ || num_done_then_ != work_->num_done) still_since_ = now;
+      num_done_then_ = work_->num_done;
+      if (now - *still_since_ < limits_.end) return false;
+      work_->give_up();
+    }
+    still_since_.reset();
+    return true;
   }
   /// The same, for so long at most and without giving up.
   bool drain(const Deadline& deadline) {
@@ -161,6 +176,13 @@ class StorageThread {
 
     [[nodiscard]] bool is_over(std::uint64_t number) const noexcept { return is_given_up || num_done >= number; }
 
+    // With the mutex held.
+    void give_up() {
+      is_given_up = true;
+      jobs.clear();
+      changed.notify_all();
+    }
+
     void rest() {
       const std::lock_guard lock{mutex};
       is_resting = true;
@@ -214,7 +236,9 @@ class StorageThread {
   StorageLimits limits_;
   std::shared_ptr<Work> work_;
   LeavableThread thread_{};
-  std::size_t waited_for_ = 0;  // the bound, in vain
+  std::size_t waited_for_ = 0;                                // the bound, in vain
+  std::optional<Deadline::Clock::time_point> still_since_{};  // while all is waited for
+  std::uint64_t num_done_then_ = 0;
   std::string problem_{};
 };
 
