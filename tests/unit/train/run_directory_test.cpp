@@ -6,6 +6,7 @@
 #include "unit/train/scratch.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -27,6 +28,17 @@ std::filesystem::path run_in_folder(const Scratch& scratch) {
   std::filesystem::create_directories(scratch.path() / "logs");
   return scratch.path();
 }
+
+// Cannot shorten files, for so many times.
+struct UncutFiles : ry::detail::Files {
+  explicit UncutFiles(int num) : num_failures(num) {}
+  int truncate(int fd, off_t size) override {
+    if (num_failures-- <= 0) return Files::truncate(fd, size);
+    errno = EIO;
+    return -1;
+  }
+  std::atomic<int> num_failures;
+};
 
 }  // namespace
 
@@ -141,13 +153,87 @@ TEST_CASE("RunDirectory: a run that was taken over while storage stood still get
   directory.settle();
   CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"before"});
   *is_mine = true;
-  directory.append_metrics(1, "on time");
-  directory.settle();
-  CHECK(read_lines(scratch.path() / "metrics.jsonl").size() == 2);
-  directory.fence();
-  directory.append_metrics(2, "fenced");
+  directory.append_metrics(1, "after it was lost");
   CHECK(directory.write_last("result.json", {}, true).empty());
-  CHECK(read_lines(scratch.path() / "metrics.jsonl").size() == 2);
+  CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"before"});
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "result.json"));
   CHECK(directory.warnings().empty());
+}
+
+TEST_CASE("RunDirectory: whose the run is, is asked again before the next late line, and not after it is lost") {
+  const Scratch scratch;
+  const auto files = std::make_shared<StalledFiles>();
+  RunDirectory directory{run_in_folder(scratch), 1, files};
+  const auto num_asked = std::make_shared<std::atomic<int>>(0);
+  directory.ask_before_late_writes(0ns, [num_asked] { return ++*num_asked != 3; });
+  files->stall();
+  for (const char* line : {"held", "mine", "another's", "after it was lost"}) directory.append_log(0, line);
+  CHECK(awaits([&] { return files->num_waiting() == 1; }));
+  files->let_go();
+  directory.settle();
+  CHECK(read_lines(scratch.path() / "logs" / "rank-0.log") == Texts{"held", "mine"});
+  CHECK(*num_asked == 3);
+}
+
+TEST_CASE("RunDirectory: nothing is written into a run that is fenced off") {
+  const Scratch scratch;
+  RunDirectory directory{run_in_folder(scratch), 1};
+  directory.append_metrics(0, "before");
+  directory.settle();
+  directory.fence();
+  directory.append_metrics(1, "fenced");
+  CHECK(directory.write_last("result.json", {}, true).empty());
+  CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"before"});
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "result.json"));
+  CHECK(directory.warnings().empty());
+}
+
+TEST_CASE("RunDirectory: what was to be written last, and was given up, does not appear later") {
+  const Scratch scratch;
+  const auto files = std::make_shared<StalledFiles>();
+  {
+    RunDirectory directory{run_in_folder(scratch), 1, files, {.end = 50ms}};
+    files->stall();
+    CHECK_THAT(directory.write_last("result.json", {}, true), ContainsSubstring("its storage does not answer"));
+  }
+  files->let_go();
+  CHECK(awaits([&] { return files.use_count() == 1; }));  // the thread that was left behind has ended
+  for (const auto& entry : std::filesystem::directory_iterator{scratch.path()})
+    CHECK(entry.path().filename() == "logs");
+}
+
+TEST_CASE("RunDirectory: reports that cannot be taken back are told of, and taken back before the next one") {
+  const Scratch scratch;
+  const auto files = std::make_shared<UncutFiles>(2);
+  RunDirectory directory{run_in_folder(scratch), 1, files};
+  for (int report = 0; report < 2; ++report) directory.append_metrics(report, "old");
+  directory.go_back(1);
+  directory.settle();
+  const auto complaints = directory.take_complaints();
+  REQUIRE(complaints.size() == 1);
+  CHECK_THAT(complaints[0], ContainsSubstring("reports cannot be taken back from") &&
+                                ContainsSubstring("metrics.jsonl: Input/output error; training goes on"));
+  CHECK(directory.warnings().size() == 1);
+  directory.append_metrics(1, "lost");
+  directory.append_metrics(2, "new");
+  directory.settle();
+  CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"old", "new"});
+  REQUIRE(directory.warnings().size() == 1);
+  CHECK(directory.warnings()[0].starts_with("1 line(s) are missing from"));
+}
+
+TEST_CASE("RunDirectory: there is always room to take reports back, and that is no line") {
+  const Scratch scratch;
+  const auto files = std::make_shared<StalledFiles>();
+  RunDirectory directory{run_in_folder(scratch), 1, files, {.bytes = 500, .room = 1ms}};
+  files->stall();
+  directory.append_metrics(0, "kept");
+  CHECK(awaits([&] { return files->num_waiting() == 1; }));
+  for (int report = 1; report < 20; ++report) directory.append_metrics(report, "old");
+  directory.go_back(1);
+  files->let_go();
+  directory.settle();
+  CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"kept"});
+  REQUIRE(directory.warnings().size() == 1);
+  CHECK_THAT(directory.warnings()[0], ContainsSubstring("line(s) are missing from"));
 }

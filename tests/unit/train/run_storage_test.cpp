@@ -93,8 +93,10 @@ TEST_CASE("Run: a worker that dies is seen and started again while storage holds
 TEST_CASE("Run: storage that never answers again neither keeps signals from a run nor keeps it from its end") {
   const Scratch scratch;
   const auto files = std::make_shared<StalledFiles>();
+  bool was_held_up = false;
   std::thread watcher{[&] {
-    if (awaits([&] { return files->num_waiting() > 1; })) ::kill(::getpid(), SIGTERM);
+    was_held_up = awaits([&] { return files->num_waiting() > 1; });
+    ::kill(::getpid(), SIGTERM);
   }};
   const auto result = run_stalled(scratch, {.stop_grace = 100ms}, files,
                                   [](auto& link, int) {
@@ -103,11 +105,12 @@ TEST_CASE("Run: storage that never answers again neither keeps signals from a ru
                                   },
                                   {.rest = 50ms, .end = 200ms});
   watcher.join();
+  CHECK(was_held_up);
   CHECK_THAT(result.error(), ContainsSubstring("interrupted by SIGTERM"));
   std::string warnings;
   for (const std::string& text : result.warnings()) warnings += text + "\n";
-  CHECK_THAT(warnings,
-             ContainsSubstring("1 line(s) are missing from") && ContainsSubstring("its storage did not answer"));
+  const std::string missing = "\n1 line(s) are missing from " + (scratch.path() / "metrics.jsonl").string();
+  CHECK_THAT("\n" + warnings, ContainsSubstring(missing + ": its storage did not answer"));
   CHECK_THAT(warnings, ContainsSubstring("which checkpoints there are in") && ContainsSubstring("cannot be told"));
   CHECK_THAT(warnings, ContainsSubstring("result.json cannot be written: its storage does not answer"));
   files->let_go();

@@ -24,6 +24,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -284,9 +285,12 @@ inline void check_is_run(const std::filesystem::path& path) {
 }
 
 /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
-/// milliseconds. Returns what went wrong, or an empty text.
-[[nodiscard]] inline std::string write_object(const std::filesystem::path& path, const JsonObject& object, bool lasts,
-                                              std::shared_ptr<Files> files = std::make_shared<Files>()) {
+/// milliseconds. may_replace: asked right before; where it says no, nothing is left of the new one. Returns what went
+/// wrong, or an empty text.
+[[nodiscard]] inline std::string write_object(
+    const std::filesystem::path& path, const JsonObject& object, bool lasts,
+    std::shared_ptr<Files> files = std::make_shared<Files>(),
+    const std::function<bool()>& may_replace = [] { return true; }) {
   LineFile file{compose("{}.{}", path.string(), ::getpid()), files};
   const auto complain = [&path](std::string_view why) {
     return compose("{} cannot be written: {}", path.string(), why);
@@ -294,6 +298,10 @@ inline void check_is_run(const std::filesystem::path& path) {
   if (!file.append(object.text()) || (lasts && !file.sync())) {
     files->unlink(file.path());
     return complain(file.reason());
+  }
+  if (!may_replace()) {
+    files->unlink(file.path());
+    return {};
   }
   if (files->rename(file.path(), path) != 0) return complain(explain_errno(errno));
   if (!lasts) return {};

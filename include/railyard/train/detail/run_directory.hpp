@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,24 +42,35 @@ class ReportFile {
   void begin_with(std::vector<HistoryLine> lines) { lines_ = std::move(lines); }
 
   bool append(std::int64_t report, std::string_view line) {
-    if (!file_.append(line)) return false;
+    if (!cuts() || !file_.append(line)) return false;
     lines_.push_back({.report = report, .end = file_.size()});
     return true;
   }
-  /// Takes back the lines of reports from number num_reports on, and half a line that a program has left.
+  /// Takes back the lines of reports from number num_reports on, and half a line that a program has left. Where that
+  /// cannot be done, it is tried again before the next line.
   bool go_back(std::int64_t num_reports) {
     const auto end = std::find_if(lines_.begin(), lines_.end(),
                                   [num_reports](const HistoryLine& line) { return line.report >= num_reports; });
-    const std::uint64_t size = end == lines_.begin() ? 0 : std::prev(end)->end;
+    size_to_cut_ = end == lines_.begin() ? 0 : std::prev(end)->end;
     lines_.erase(end, lines_.end());
-    return file_.cut(size);
+    return cuts();
   }
+  /// Whether there are lines in it that were to be taken back.
+  [[nodiscard]] bool is_too_long() const noexcept { return size_to_cut_.has_value(); }
 
   [[nodiscard]] const LineFile& file() const noexcept { return file_; }
 
  private:
+  bool cuts() {
+    if (!size_to_cut_) return true;
+    if (!file_.cut(*size_to_cut_)) return false;
+    size_to_cut_.reset();
+    return true;
+  }
+
   LineFile file_;
   std::vector<HistoryLine> lines_{};
+  std::optional<std::uint64_t> size_to_cut_{};
 };
 
 /// Is the open files of a run, as the thread that writes them uses them, and what others are to know of that.
@@ -89,6 +101,7 @@ class RunFiles {
   std::function<bool()> still_mine{};
   std::chrono::nanoseconds late_after{0};
   std::atomic<bool> is_fenced{false};
+  std::atomic<bool> is_given_up{false};  ///< what is still held by storage: people have been told that it is lost
 
   [[nodiscard]] ReportFile& metrics() noexcept { return metrics_; }
   [[nodiscard]] LineFile& line_file(std::size_t at) { return at == events_at ? events_ : *logs_[at - first_log_at]; }
@@ -100,13 +113,15 @@ class RunFiles {
 
   /// Whether the run is still this program's, as far as can be told. posted_at: when it was asked to write. Where that
   /// is so long ago that storage has stood still, or this program, another one may have taken the run over meanwhile.
+  /// It is asked again then, unless that has been done lately; a run that is lost once stays so.
   [[nodiscard]] bool may_write(std::chrono::nanoseconds posted_at) {
-    if (is_fenced || !still_mine || boot_time() - posted_at < late_after) return !is_fenced;
-    if (asked_at_ && *asked_at_ >= posted_at) return true;
-    const auto asked_at = boot_time();
+    if (is_fenced || is_given_up || is_taken_) return false;
+    const auto now = boot_time();
+    if (!still_mine || now - std::max(posted_at, asked_at_) < late_after) return true;
     try {
-      if (!still_mine()) return false;
-      asked_at_ = asked_at;
+      is_taken_ = !still_mine();
+      if (is_taken_) return false;
+      asked_at_ = now;
     } catch (const std::exception&) {  // it cannot be read, which says nothing of it
     }
     return !is_fenced;
@@ -118,9 +133,27 @@ class RunFiles {
     Outcome& outcome = outcomes_[at];
     ++outcome.num_done;
     outcome.exists = file(at).exists();
+    if (!metrics_.is_too_long()) cut_.reason.clear();
     if (!is_lost) return;
     outcome.reason = file(at).reason();
     if (++outcome.num_lost == 1) complaints_.push_back(file(at).complaint());
+  }
+
+  /// See ReportFile.
+  void go_back(std::int64_t num_reports, std::chrono::nanoseconds posted_at) {
+    const bool is_lost = may_write(posted_at) && !metrics_.go_back(num_reports);
+    const std::lock_guard lock{mutex_};
+    ++cut_.num_done;
+    cut_.reason = is_lost ? metrics_.file().reason() : std::string{};
+    if (is_lost && ++cut_.num_lost == 1) complaints_.push_back(complaint_of_cut(cut_.reason));
+  }
+  /// What has become of what was to be taken back; reason: why it is still there, if it is.
+  [[nodiscard]] Outcome cut() const {
+    const std::lock_guard lock{mutex_};
+    return cut_;
+  }
+  [[nodiscard]] std::string complaint_of_cut(std::string_view why) const {
+    return compose("reports cannot be taken back from {}: {}", metrics_.file().path().string(), why);
   }
 
   [[nodiscard]] Outcome outcome(std::size_t at) const {
@@ -137,9 +170,11 @@ class RunFiles {
   ReportFile metrics_;
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
-  std::optional<std::chrono::nanoseconds> asked_at_{};
+  std::chrono::nanoseconds asked_at_{0};  // by boot_time(): and it was this program's
+  bool is_taken_ = false;
   mutable std::mutex mutex_{};
   std::vector<Outcome> outcomes_{};
+  Outcome cut_{};
   std::vector<std::string> complaints_{};
 };
 
@@ -180,7 +215,11 @@ class RunDirectory {
   void append_log(int rank, std::string line) { append(at_of_log(rank), std::move(line)); }
   /// Takes back what was reported from number num_reports on, in metrics.jsonl.
   void go_back(std::int64_t num_reports) {
-    write(RunFiles::metrics_at, 0, [num_reports](RunFiles& files) { return files.metrics().go_back(num_reports); });
+    if (is_fenced()) return;
+    ++num_cuts_;  // there is room for it whatever else waits
+    static_cast<void>(thread_.post(
+        0, std::numeric_limits<std::size_t>::max(),
+        [num_reports, files = files_, posted_at = boot_time()] { files->go_back(num_reports, posted_at); }));
   }
 
   /// Returns what there is to be said since the last call: once of each file that takes a line no more, and of storage
@@ -210,31 +249,40 @@ class RunDirectory {
     const auto path = path_ / name;
     const bool is_posted =
         thread_.post(0, most_bytes(RunFiles::events_at), [=, files = files_, posted_at = boot_time()] {
-          if (files->may_write(posted_at)) *loss = write_object(path, object, lasts, files->files());
+          const auto may_write = [&] { return files->may_write(posted_at); };
+          if (may_write()) *loss = write_object(path, object, lasts, files->files(), may_write);
         });
-    if (is_posted && thread_.drain()) return *loss;
+    if (is_posted && drains()) return *loss;
     return compose("{} cannot be written: its storage does not answer", path.string());
   }
 
   /// Waits until all is written. What storage does not answer for is lost after a while: see StorageThread.
   void settle() {
-    if (thread_.drain() || std::exchange(has_given_up_, true)) return;
+    if (drains() || std::exchange(has_given_up_, true)) return;
     complaints_.push_back(compose("the storage of {} has not answered for {}, and what was still to be written is lost",
                                   path_.string(), Deadline::after(limits_.end).budget_text()));
   }
   /// The same, for so long at most, and nothing is lost by it.
   void settle(const Deadline& deadline) { static_cast<void>(thread_.drain(deadline)); }
-  /// Whether storage answers when it is asked for the directory, in as much time.
-  [[nodiscard]] bool answers() {
-    const bool is_posted = thread_.post(0, most_bytes(RunFiles::events_at), [files = files_, path = path_] {
-      const Descriptor directory{files->files()->open_directory(path)};
-    });
-    return is_posted && thread_.drain();
+  /// The same in parts, between which something else is done. Returns whether all is written or lost.
+  [[nodiscard]] bool settles(const Deadline& deadline) {
+    if (!thread_.settles(deadline)) return false;
+    settle();
+    return true;
   }
+  /// Has storage asked for the directory when all else is written. Once that is settled, has_given_up() says whether it
+  /// has answered.
+  void ask_storage() {
+    static_cast<void>(thread_.post(0, std::numeric_limits<std::size_t>::max(), [files = files_, path = path_] {
+      const Descriptor directory{files->files()->open_directory(path)};
+    }));
+  }
+  [[nodiscard]] bool has_given_up() const { return thread_.has_given_up(); }
   /// Waits, on any thread, until all that was to be written so far is written, or lost.
   void await() { thread_.await(); }
-  /// Leaves no thread for a fork.
+  /// Leaves no thread for a fork, and nothing is written until it is to go on, or there is more to be written.
   void rest() { thread_.rest(); }
+  void go_on() { thread_.go_on(); }
 
   /// The log of a rank, if it has written anything.
   [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {
@@ -244,7 +292,7 @@ class RunDirectory {
     return is_there ? std::optional{files_->file(at).path()} : std::nullopt;
   }
 
-  /// How many lines are missing from which files, and why.
+  /// How many lines are missing from which files, or too many in them, and why.
   [[nodiscard]] std::vector<std::string> warnings() const {
     std::vector<std::string> all;
     const auto warn = [&all](std::uint64_t count, const std::filesystem::path& path, std::string_view why) {
@@ -258,6 +306,10 @@ class RunDirectory {
       const std::uint64_t num_given_up = thread_.has_given_up() ? sent_[at].num_lines - outcome.num_done : 0;
       warn(sent_[at].num_dropped + num_given_up, files_->file(at).path(), "its storage did not answer");
     }
+    const RunFiles::Outcome cut = files_->cut();
+    const bool is_given_up = thread_.has_given_up() && cut.num_done < num_cuts_;
+    if (is_given_up) all.push_back(files_->complaint_of_cut("its storage did not answer"));
+    if (!is_given_up && !cut.reason.empty()) all.push_back(files_->complaint_of_cut(cut.reason));
     return all;
   }
 
@@ -273,6 +325,12 @@ class RunDirectory {
   // What workers print leaves room for what tells of the run.
   [[nodiscard]] std::size_t most_bytes(std::size_t at) const noexcept {
     return at < RunFiles::first_log_at ? 2 * limits_.bytes : limits_.bytes;
+  }
+
+  [[nodiscard]] bool drains() {
+    if (thread_.drain()) return true;
+    files_->is_given_up = true;
+    return false;
   }
 
   void append(std::size_t at, std::string line) {
@@ -298,6 +356,7 @@ class RunDirectory {
   StorageLimits limits_;
   std::shared_ptr<RunFiles> files_;
   std::vector<Sent> sent_;  // by file
+  std::uint64_t num_cuts_ = 0;
   std::vector<std::string> complaints_{};
   bool was_held_ = false;
   bool has_told_of_thread_ = false;

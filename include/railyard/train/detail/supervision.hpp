@@ -112,6 +112,7 @@ class Supervision {
   void look_out() {
     log_.complain(lease_.keep_alive());
     log_.complain(notice_.look_out());
+    directory_.go_on();
   }
   void rest() {
     lease_.pause();
@@ -198,10 +199,13 @@ class Supervision {
   }
 
   void look_at_what_is_left() {
-    directory_.settle();
+    directory_.ask_storage();
+    wait_.await(
+        *group_, [this](const Deadline& deadline) { return directory_.settles(deadline); },
+        "what the run has told is still being written; once more loses the rest of it");
     log_.tell_of_losses();
     std::vector<std::string> problems;
-    if (directory_.answers()) {
+    if (!directory_.has_given_up()) {
       wait_.read(*group_, [&] { left_ = checkpoints_->left(problems); });
     } else {
       left_ = checkpoints_->not_looked_up();
