@@ -15068,8 +15068,10 @@ RunPlace make_run_directory(const std::string& wanted_name, const std::filesyste
   }
 }
 
-std::string write_object(const std::filesystem::path& path, const JsonObject& object, bool lasts,
-                                              std::shared_ptr<Files> files) {
+std::string write_object(
+    const std::filesystem::path& path, const JsonObject& object, bool lasts,
+    std::shared_ptr<Files> files,
+    const std::function<bool()>& may_replace) {
   LineFile file{compose("{}.{}", path.string(), ::getpid()), files};
   const auto complain = [&path](std::string_view why) {
     return compose("{} cannot be written: {}", path.string(), why);
@@ -15077,6 +15079,10 @@ std::string write_object(const std::filesystem::path& path, const JsonObject& ob
   if (!file.append(object.text()) || (lasts && !file.sync())) {
     files->unlink(file.path());
     return complain(file.reason());
+  }
+  if (!may_replace()) {
+    files->unlink(file.path());
+    return {};
   }
   if (files->rename(file.path(), path) != 0) return complain(explain_errno(errno));
   if (!lasts) return {};
@@ -16045,48 +16051,63 @@ StorageThread::StorageThread(const StorageLimits& limits) : limits_(limits), wor
 
 StorageThread::~StorageThread() {
     if (drain()) {
-      end_thread();
+      work_->rest();
+      thread_.join();
     } else {
       thread_.join_or_leave(Deadline::after(std::chrono::nanoseconds{0}));
     }
   }
 
 auto StorageThread::post(std::size_t size_bytes, std::size_t bound_bytes, Job job) -> bool {
+    go_on();
     const std::size_t size = size_bytes + bytes_of_job;
     std::unique_lock lock{work_->mutex};
     if (work_->is_given_up) return false;
-    if (work_->bytes <= bound_bytes / 2) has_waited_ = false;
+    if (work_->bytes <= waited_for_ / 2) waited_for_ = 0;
     const auto has_room = [&] { return work_->jobs.empty() || work_->bytes + size <= bound_bytes; };
     if (!has_room()) {
-      if (has_waited_) return false;
-      has_waited_ = !work_->changed.wait_for(lock, limits_.room, has_room);
-      if (has_waited_) return false;
-    }
-    if (!thread_.is_running() && !starts()) {
-      lock.unlock();
-      job();
-      return true;
+      if (bound_bytes <= waited_for_) return false;
+      if (!work_->changed.wait_for(lock, limits_.room, has_room)) {
+        waited_for_ = bound_bytes;
+        return false;
+      }
     }
     work_->jobs.push_back({.job = std::move(job), .size = size});
     work_->bytes += size;
     ++work_->num_posted;
     work_->changed.notify_all();
+    lock.unlock();
+    if (!thread_.is_running()) start();
     return true;
   }
 
 auto StorageThread::drain() -> bool {
+    go_on();
     std::unique_lock lock{work_->mutex};
     while (!work_->is_given_up && work_->num_done < work_->num_posted) {
       const std::uint64_t before = work_->num_done;
-      if (work_->changed.wait_for(lock, limits_.end, [&] { return work_->num_done != before; })) continue;
-      work_->is_given_up = true;
-      work_->jobs.clear();
-      work_->changed.notify_all();
+      if (!work_->changed.wait_for(lock, limits_.end, [&] { return work_->num_done != before; })) work_->give_up();
     }
     return !work_->is_given_up;
   }
 
+auto StorageThread::settles(const Deadline& deadline) -> bool {
+    go_on();
+    std::unique_lock lock{work_->mutex};
+    const auto is_over = [this] { return work_->is_over(work_->num_posted); };
+    if (!work_->changed.wait_for(lock, deadline.remaining(), is_over)) {
+      const auto now = Deadline::Clock::now();
+      if (!still_since_ || num_done_then_ != work_->num_done) still_since_ = now;
+      num_done_then_ = work_->num_done;
+      if (now - *still_since_ < limits_.end) return false;
+      work_->give_up();
+    }
+    still_since_.reset();
+    return true;
+  }
+
 auto StorageThread::drain(const Deadline& deadline) -> bool {
+    go_on();
     std::unique_lock lock{work_->mutex};
     return work_->changed.wait_for(lock, deadline.remaining(), [this] { return work_->is_over(work_->num_posted); });
   }
@@ -16108,50 +16129,81 @@ auto StorageThread::held_for() const -> std::chrono::nanoseconds {
   }
 
 auto StorageThread::rest() -> void {
-    if (thread_.is_running() && drain(Deadline::after(limits_.rest))) end_thread();
+    if (!thread_.is_running()) return;
+    work_->rest();
+    std::unique_lock lock{work_->mutex};
+    const auto has_ended = [this] { return work_->has_ended; };
+    if (work_->is_given_up ? !has_ended() : !work_->changed.wait_for(lock, limits_.rest, has_ended)) return;
+    lock.unlock();
+    thread_.join();
+  }
+
+auto StorageThread::go_on() -> void {
+    std::unique_lock lock{work_->mutex};
+    if (!std::exchange(work_->is_resting, false)) return;
+    const bool has_ended = work_->has_ended;
+    const bool is_needed = !work_->jobs.empty();
+    lock.unlock();
+    if (!has_ended) return;
+    thread_.join();
+    if (is_needed) start();
   }
 
 auto StorageThread::Work::is_over(std::uint64_t number) const noexcept -> bool { return is_given_up || num_done >= number; }
 
+auto StorageThread::Work::give_up() -> void {
+      is_given_up = true;
+      jobs.clear();
+      changed.notify_all();
+    }
+
+auto StorageThread::Work::rest() -> void {
+      const std::lock_guard lock{mutex};
+      is_resting = true;
+      changed.notify_all();
+    }
+
 auto StorageThread::Work::run() -> void {
       std::unique_lock lock{mutex};
-      while (true) {
-        changed.wait(lock, [this] { return is_ending || is_given_up || !jobs.empty(); });
-        if (jobs.empty()) return;
-        Item item = std::move(jobs.front());
-        jobs.pop_front();
-        is_busy = true;
-        begun_at = Deadline::Clock::now();
-        lock.unlock();
-        item.job();
-        item.job = {};
-        lock.lock();
-        is_busy = false;
-        bytes -= item.size;
-        ++num_done;
-        changed.notify_all();
+      while (!is_resting && !is_given_up) {
+        if (jobs.empty()) {
+          changed.wait(lock);
+        } else {
+          do_next(lock);
+        }
       }
+      has_ended = true;
+      changed.notify_all();
     }
 
-auto StorageThread::starts() -> bool {
+auto StorageThread::Work::run_here() -> void {
+      std::unique_lock lock{mutex};
+      while (!jobs.empty()) do_next(lock);
+    }
+
+auto StorageThread::Work::do_next(std::unique_lock<std::mutex>& lock) -> void {
+      Item item = std::move(jobs.front());
+      jobs.pop_front();
+      is_busy = true;
+      begun_at = Deadline::Clock::now();
+      lock.unlock();
+      item.job();
+      item.job = {};
+      lock.lock();
+      is_busy = false;
+      bytes -= item.size;
+      ++num_done;
+      changed.notify_all();
+    }
+
+auto StorageThread::start() -> void {
+    work_->has_ended = false;
     try {
       thread_ = LeavableThread{[work = work_] { work->run(); }};
-      return true;
     } catch (const std::system_error& error) {
       problem_ = error.what();
-      return false;
+      work_->run_here();
     }
-  }
-
-auto StorageThread::end_thread() -> void {
-    {
-      const std::lock_guard lock{work_->mutex};
-      work_->is_ending = true;
-    }
-    work_->changed.notify_all();
-    thread_.join();
-    const std::lock_guard lock{work_->mutex};
-    work_->is_ending = false;
   }
 
 ReportFile::ReportFile(std::filesystem::path path, std::shared_ptr<Files> files) : file_(std::move(path), std::move(files)) {}
@@ -16159,7 +16211,7 @@ ReportFile::ReportFile(std::filesystem::path path, std::shared_ptr<Files> files)
 auto ReportFile::begin_with(std::vector<HistoryLine> lines) -> void { lines_ = std::move(lines); }
 
 auto ReportFile::append(std::int64_t report, std::string_view line) -> bool {
-    if (!file_.append(line)) return false;
+    if (!cuts() || !file_.append(line)) return false;
     lines_.push_back({.report = report, .end = file_.size()});
     return true;
   }
@@ -16167,9 +16219,18 @@ auto ReportFile::append(std::int64_t report, std::string_view line) -> bool {
 auto ReportFile::go_back(std::int64_t num_reports) -> bool {
     const auto end = std::find_if(lines_.begin(), lines_.end(),
                                   [num_reports](const HistoryLine& line) { return line.report >= num_reports; });
-    const std::uint64_t size = end == lines_.begin() ? 0 : std::prev(end)->end;
+    size_to_cut_ = end == lines_.begin() ? 0 : std::prev(end)->end;
     lines_.erase(end, lines_.end());
-    return file_.cut(size);
+    return cuts();
+  }
+
+auto ReportFile::is_too_long() const noexcept -> bool { return size_to_cut_.has_value(); }
+
+auto ReportFile::cuts() -> bool {
+    if (!size_to_cut_) return true;
+    if (!file_.cut(*size_to_cut_)) return false;
+    size_to_cut_.reset();
+    return true;
   }
 
 RunFiles::RunFiles(const std::filesystem::path& run, int world_size, std::shared_ptr<Files> files) : files_(std::move(files)), metrics_(run / "metrics.jsonl", files_), events_(run / "events.jsonl", files_) {
@@ -16187,12 +16248,13 @@ auto RunFiles::file(std::size_t at) const -> const LineFile& {
   }
 
 auto RunFiles::may_write(std::chrono::nanoseconds posted_at) -> bool {
-    if (is_fenced || !still_mine || boot_time() - posted_at < late_after) return !is_fenced;
-    if (asked_at_ && *asked_at_ >= posted_at) return true;
-    const auto asked_at = boot_time();
+    if (is_fenced || is_given_up || is_taken_) return false;
+    const auto now = boot_time();
+    if (!still_mine || now - std::max(posted_at, asked_at_) < late_after) return true;
     try {
-      if (!still_mine()) return false;
-      asked_at_ = asked_at;
+      is_taken_ = !still_mine();
+      if (is_taken_) return false;
+      asked_at_ = now;
     } catch (const std::exception&) {  // it cannot be read, which says nothing of it
     }
     return !is_fenced;
@@ -16204,9 +16266,27 @@ auto RunFiles::write(std::size_t at, std::chrono::nanoseconds posted_at, const W
     Outcome& outcome = outcomes_[at];
     ++outcome.num_done;
     outcome.exists = file(at).exists();
+    if (!metrics_.is_too_long()) cut_.reason.clear();
     if (!is_lost) return;
     outcome.reason = file(at).reason();
     if (++outcome.num_lost == 1) complaints_.push_back(file(at).complaint());
+  }
+
+auto RunFiles::go_back(std::int64_t num_reports, std::chrono::nanoseconds posted_at) -> void {
+    const bool is_lost = may_write(posted_at) && !metrics_.go_back(num_reports);
+    const std::lock_guard lock{mutex_};
+    ++cut_.num_done;
+    cut_.reason = is_lost ? metrics_.file().reason() : std::string{};
+    if (is_lost && ++cut_.num_lost == 1) complaints_.push_back(complaint_of_cut(cut_.reason));
+  }
+
+auto RunFiles::cut() const -> Outcome {
+    const std::lock_guard lock{mutex_};
+    return cut_;
+  }
+
+auto RunFiles::complaint_of_cut(std::string_view why) const -> std::string {
+    return compose("reports cannot be taken back from {}: {}", metrics_.file().path().string(), why);
   }
 
 auto RunFiles::outcome(std::size_t at) const -> Outcome {
@@ -16250,7 +16330,11 @@ auto RunDirectory::append_event(const JsonObject& event) -> void { append(RunFil
 auto RunDirectory::append_log(int rank, std::string line) -> void { append(at_of_log(rank), std::move(line)); }
 
 auto RunDirectory::go_back(std::int64_t num_reports) -> void {
-    write(RunFiles::metrics_at, 0, [num_reports](RunFiles& files) { return files.metrics().go_back(num_reports); });
+    if (is_fenced()) return;
+    ++num_cuts_;  // there is room for it whatever else waits
+    static_cast<void>(thread_.post(
+        0, std::numeric_limits<std::size_t>::max(),
+        [num_reports, files = files_, posted_at = boot_time()] { files->go_back(num_reports, posted_at); }));
   }
 
 auto RunDirectory::take_complaints() -> std::vector<std::string> {
@@ -16276,30 +16360,40 @@ auto RunDirectory::write_last(std::string_view name, const JsonObject& object, b
     const auto path = path_ / name;
     const bool is_posted =
         thread_.post(0, most_bytes(RunFiles::events_at), [=, files = files_, posted_at = boot_time()] {
-          if (files->may_write(posted_at)) *loss = write_object(path, object, lasts, files->files());
+          const auto may_write = [&] { return files->may_write(posted_at); };
+          if (may_write()) *loss = write_object(path, object, lasts, files->files(), may_write);
         });
-    if (is_posted && thread_.drain()) return *loss;
+    if (is_posted && drains()) return *loss;
     return compose("{} cannot be written: its storage does not answer", path.string());
   }
 
 auto RunDirectory::settle() -> void {
-    if (thread_.drain() || std::exchange(has_given_up_, true)) return;
+    if (drains() || std::exchange(has_given_up_, true)) return;
     complaints_.push_back(compose("the storage of {} has not answered for {}, and what was still to be written is lost",
                                   path_.string(), Deadline::after(limits_.end).budget_text()));
   }
 
 auto RunDirectory::settle(const Deadline& deadline) -> void { static_cast<void>(thread_.drain(deadline)); }
 
-auto RunDirectory::answers() -> bool {
-    const bool is_posted = thread_.post(0, most_bytes(RunFiles::events_at), [files = files_, path = path_] {
-      const Descriptor directory{files->files()->open_directory(path)};
-    });
-    return is_posted && thread_.drain();
+auto RunDirectory::settles(const Deadline& deadline) -> bool {
+    if (!thread_.settles(deadline)) return false;
+    settle();
+    return true;
   }
+
+auto RunDirectory::ask_storage() -> void {
+    static_cast<void>(thread_.post(0, std::numeric_limits<std::size_t>::max(), [files = files_, path = path_] {
+      const Descriptor directory{files->files()->open_directory(path)};
+    }));
+  }
+
+auto RunDirectory::has_given_up() const -> bool { return thread_.has_given_up(); }
 
 auto RunDirectory::await() -> void { thread_.await(); }
 
 auto RunDirectory::rest() -> void { thread_.rest(); }
+
+auto RunDirectory::go_on() -> void { thread_.go_on(); }
 
 auto RunDirectory::log_of(int rank) const -> std::optional<std::filesystem::path> {
     const std::size_t at = at_of_log(rank);
@@ -16321,6 +16415,10 @@ auto RunDirectory::warnings() const -> std::vector<std::string> {
       const std::uint64_t num_given_up = thread_.has_given_up() ? sent_[at].num_lines - outcome.num_done : 0;
       warn(sent_[at].num_dropped + num_given_up, files_->file(at).path(), "its storage did not answer");
     }
+    const RunFiles::Outcome cut = files_->cut();
+    const bool is_given_up = thread_.has_given_up() && cut.num_done < num_cuts_;
+    if (is_given_up) all.push_back(files_->complaint_of_cut("its storage did not answer"));
+    if (!is_given_up && !cut.reason.empty()) all.push_back(files_->complaint_of_cut(cut.reason));
     return all;
   }
 
@@ -16330,6 +16428,12 @@ auto RunDirectory::at_of_log(int rank) noexcept -> std::size_t {
 
 auto RunDirectory::most_bytes(std::size_t at) const noexcept -> std::size_t {
     return at < RunFiles::first_log_at ? 2 * limits_.bytes : limits_.bytes;
+  }
+
+auto RunDirectory::drains() -> bool {
+    if (thread_.drain()) return true;
+    files_->is_given_up = true;
+    return false;
   }
 
 auto RunDirectory::append(std::size_t at, std::string line) -> void {
@@ -17276,6 +17380,7 @@ auto Supervision::run(const Start& start, const Renew& renew) -> Result {
 auto Supervision::look_out() -> void {
     log_.complain(lease_.keep_alive());
     log_.complain(notice_.look_out());
+    directory_.go_on();
   }
 
 auto Supervision::rest() -> void {
@@ -17361,10 +17466,13 @@ auto Supervision::settle() -> void {
   }
 
 auto Supervision::look_at_what_is_left() -> void {
-    directory_.settle();
+    directory_.ask_storage();
+    wait_.await(
+        *group_, [this](const Deadline& deadline) { return directory_.settles(deadline); },
+        "what the run has told is still being written; once more loses the rest of it");
     log_.tell_of_losses();
     std::vector<std::string> problems;
-    if (directory_.answers()) {
+    if (!directory_.has_given_up()) {
       wait_.read(*group_, [&] { left_ = checkpoints_->left(problems); });
     } else {
       left_ = checkpoints_->not_looked_up();

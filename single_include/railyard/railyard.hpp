@@ -26397,9 +26397,12 @@ inline void check_is_run(const std::filesystem::path& path) {
 }
 
 /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
-/// milliseconds. Returns what went wrong, or an empty text.
-[[nodiscard]] inline std::string write_object(const std::filesystem::path& path, const JsonObject& object, bool lasts,
-                                              std::shared_ptr<Files> files = std::make_shared<Files>()) {
+/// milliseconds. may_replace: asked right before; where it says no, nothing is left of the new one. Returns what went
+/// wrong, or an empty text.
+[[nodiscard]] inline std::string write_object(
+    const std::filesystem::path& path, const JsonObject& object, bool lasts,
+    std::shared_ptr<Files> files = std::make_shared<Files>(),
+    const std::function<bool()>& may_replace = [] { return true; }) {
   LineFile file{compose("{}.{}", path.string(), ::getpid()), files};
   const auto complain = [&path](std::string_view why) {
     return compose("{} cannot be written: {}", path.string(), why);
@@ -26407,6 +26410,10 @@ inline void check_is_run(const std::filesystem::path& path) {
   if (!file.append(object.text()) || (lasts && !file.sync())) {
     files->unlink(file.path());
     return complain(file.reason());
+  }
+  if (!may_replace()) {
+    files->unlink(file.path());
+    return {};
   }
   if (files->rename(file.path(), path) != 0) return complain(explain_errno(errno));
   if (!lasts) return {};
@@ -28092,7 +28099,8 @@ class StorageThread {
   /// Does what was asked for, as drain().
   ~StorageThread() {
     if (drain()) {
-      end_thread();
+      work_->rest();
+      thread_.join();
     } else {
       thread_.join_or_leave(Deadline::after(std::chrono::nanoseconds{0}));
     }
@@ -28100,46 +28108,61 @@ class StorageThread {
 
   /// Has it done. job: owns all that it uses, for storage may hold it for longer than all else lives, and throws
   /// nothing. size_bytes: that it holds; bound_bytes: that may wait together with it. Where there is no room it is
-  /// waited for, up to StorageLimits::room, and after that not any more until half of it is free. Returns whether it
-  /// will be done. Where there is no thread to be had it is done at once.
+  /// waited for, up to StorageLimits::room, and after that not any more, nor for less, until half of it is free.
+  /// Returns whether it will be done. Where there is no thread to be had it is done at once.
   bool post(std::size_t size_bytes, std::size_t bound_bytes, Job job) {
+    go_on();
     const std::size_t size = size_bytes + bytes_of_job;
     std::unique_lock lock{work_->mutex};
     if (work_->is_given_up) return false;
-    if (work_->bytes <= bound_bytes / 2) has_waited_ = false;
+    if (work_->bytes <= waited_for_ / 2) waited_for_ = 0;
     const auto has_room = [&] { return work_->jobs.empty() || work_->bytes + size <= bound_bytes; };
     if (!has_room()) {
-      if (has_waited_) return false;
-      has_waited_ = !work_->changed.wait_for(lock, limits_.room, has_room);
-      if (has_waited_) return false;
-    }
-    if (!thread_.is_running() && !starts()) {
-      lock.unlock();
-      job();
-      return true;
+      if (bound_bytes <= waited_for_) return false;
+      if (!work_->changed.wait_for(lock, limits_.room, has_room)) {
+        waited_for_ = bound_bytes;
+        return false;
+      }
     }
     work_->jobs.push_back({.job = std::move(job), .size = size});
     work_->bytes += size;
     ++work_->num_posted;
     work_->changed.notify_all();
+    lock.unlock();
+    if (!thread_.is_running()) start();
     return true;
   }
 
   /// Waits until all that was asked for is done. Returns false if nothing has come to be done for StorageLimits::end:
   /// nothing more will be, but for what storage holds at that moment.
   bool drain() {
+    go_on();
     std::unique_lock lock{work_->mutex};
     while (!work_->is_given_up && work_->num_done < work_->num_posted) {
       const std::uint64_t before = work_->num_done;
-      if (work_->changed.wait_for(lock, limits_.end, [&] { return work_->num_done != before; })) continue;
-      work_->is_given_up = true;
-      work_->jobs.clear();
-      work_->changed.notify_all();
+      if (!work_->changed.wait_for(lock, limits_.end, [&] { return work_->num_done != before; })) work_->give_up();
     }
     return !work_->is_given_up;
   }
+  /// The same in parts, between which something else is done: waits for so long at most, and returns whether all is
+  /// done or given up. For StorageLimits::end from the first call on, or from when something has come to be done last.
+  bool settles(const Deadline& deadline) {
+    go_on();
+    std::unique_lock lock{work_->mutex};
+    const auto is_over = [this] { return work_->is_over(work_->num_posted); };
+    if (!work_->changed.wait_for(lock, deadline.remaining(), is_over)) {
+      const auto now = Deadline::Clock::now();
+      if (!still_since_ || num_done_then_ != work_->num_done) still_since_ = now;
+      num_done_then_ = work_->num_done;
+      if (now - *still_since_ < limits_.end) return false;
+      work_->give_up();
+    }
+    still_since_.reset();
+    return true;
+  }
   /// The same, for so long at most and without giving up.
   bool drain(const Deadline& deadline) {
+    go_on();
     std::unique_lock lock{work_->mutex};
     return work_->changed.wait_for(lock, deadline.remaining(), [this] { return work_->is_over(work_->num_posted); });
   }
@@ -28161,10 +28184,28 @@ class StorageThread {
     return work_->is_busy ? Deadline::Clock::now() - work_->begun_at : std::chrono::nanoseconds{0};
   }
 
-  /// Lets the thread end, once all is done, until it is needed again: a fork wants no other threads. One that storage
-  /// holds goes on, for it does nothing else meanwhile.
+  /// Lets the thread end after what it does at the moment, and all else wait, until it is to go on or is needed again:
+  /// a fork wants no other threads. One that storage holds is not waited for any longer than StorageLimits::rest: it
+  /// does nothing else meanwhile.
   void rest() {
-    if (thread_.is_running() && drain(Deadline::after(limits_.rest))) end_thread();
+    if (!thread_.is_running()) return;
+    work_->rest();
+    std::unique_lock lock{work_->mutex};
+    const auto has_ended = [this] { return work_->has_ended; };
+    if (work_->is_given_up ? !has_ended() : !work_->changed.wait_for(lock, limits_.rest, has_ended)) return;
+    lock.unlock();
+    thread_.join();
+  }
+  /// Ends the rest.
+  void go_on() {
+    std::unique_lock lock{work_->mutex};
+    if (!std::exchange(work_->is_resting, false)) return;
+    const bool has_ended = work_->has_ended;
+    const bool is_needed = !work_->jobs.empty();
+    lock.unlock();
+    if (!has_ended) return;
+    thread_.join();
+    if (is_needed) start();
   }
 
   /// Why there is no thread; empty if there is one, or none was needed.
@@ -28186,58 +28227,75 @@ class StorageThread {
     std::uint64_t num_done = 0;
     Deadline::Clock::time_point begun_at{};
     bool is_busy = false;
-    bool is_ending = false;
+    bool is_resting = false;
+    bool has_ended = false;  // the thread
     bool is_given_up = false;
 
     [[nodiscard]] bool is_over(std::uint64_t number) const noexcept { return is_given_up || num_done >= number; }
 
+    // With the mutex held.
+    void give_up() {
+      is_given_up = true;
+      jobs.clear();
+      changed.notify_all();
+    }
+
+    void rest() {
+      const std::lock_guard lock{mutex};
+      is_resting = true;
+      changed.notify_all();
+    }
+
     void run() {
       std::unique_lock lock{mutex};
-      while (true) {
-        changed.wait(lock, [this] { return is_ending || is_given_up || !jobs.empty(); });
-        if (jobs.empty()) return;
-        Item item = std::move(jobs.front());
-        jobs.pop_front();
-        is_busy = true;
-        begun_at = Deadline::Clock::now();
-        lock.unlock();
-        item.job();
-        item.job = {};
-        lock.lock();
-        is_busy = false;
-        bytes -= item.size;
-        ++num_done;
-        changed.notify_all();
+      while (!is_resting && !is_given_up) {
+        if (jobs.empty()) {
+          changed.wait(lock);
+        } else {
+          do_next(lock);
+        }
       }
+      has_ended = true;
+      changed.notify_all();
+    }
+    void run_here() {
+      std::unique_lock lock{mutex};
+      while (!jobs.empty()) do_next(lock);
+    }
+
+    void do_next(std::unique_lock<std::mutex>& lock) {
+      Item item = std::move(jobs.front());
+      jobs.pop_front();
+      is_busy = true;
+      begun_at = Deadline::Clock::now();
+      lock.unlock();
+      item.job();
+      item.job = {};
+      lock.lock();
+      is_busy = false;
+      bytes -= item.size;
+      ++num_done;
+      changed.notify_all();
     }
   };
 
-  [[nodiscard]] bool starts() {
+  // While there is none.
+  void start() {
+    work_->has_ended = false;
     try {
       thread_ = LeavableThread{[work = work_] { work->run(); }};
-      return true;
     } catch (const std::system_error& error) {
       problem_ = error.what();
-      return false;
+      work_->run_here();
     }
-  }
-
-  // When all is done.
-  void end_thread() {
-    {
-      const std::lock_guard lock{work_->mutex};
-      work_->is_ending = true;
-    }
-    work_->changed.notify_all();
-    thread_.join();
-    const std::lock_guard lock{work_->mutex};
-    work_->is_ending = false;
   }
 
   StorageLimits limits_;
   std::shared_ptr<Work> work_;
   LeavableThread thread_{};
-  bool has_waited_ = false;  // for room, in vain
+  std::size_t waited_for_ = 0;                                // the bound, in vain
+  std::optional<Deadline::Clock::time_point> still_since_{};  // while all is waited for
+  std::uint64_t num_done_then_ = 0;
   std::string problem_{};
 };
 
@@ -28259,24 +28317,35 @@ class ReportFile {
   void begin_with(std::vector<HistoryLine> lines) { lines_ = std::move(lines); }
 
   bool append(std::int64_t report, std::string_view line) {
-    if (!file_.append(line)) return false;
+    if (!cuts() || !file_.append(line)) return false;
     lines_.push_back({.report = report, .end = file_.size()});
     return true;
   }
-  /// Takes back the lines of reports from number num_reports on, and half a line that a program has left.
+  /// Takes back the lines of reports from number num_reports on, and half a line that a program has left. Where that
+  /// cannot be done, it is tried again before the next line.
   bool go_back(std::int64_t num_reports) {
     const auto end = std::find_if(lines_.begin(), lines_.end(),
                                   [num_reports](const HistoryLine& line) { return line.report >= num_reports; });
-    const std::uint64_t size = end == lines_.begin() ? 0 : std::prev(end)->end;
+    size_to_cut_ = end == lines_.begin() ? 0 : std::prev(end)->end;
     lines_.erase(end, lines_.end());
-    return file_.cut(size);
+    return cuts();
   }
+  /// Whether there are lines in it that were to be taken back.
+  [[nodiscard]] bool is_too_long() const noexcept { return size_to_cut_.has_value(); }
 
   [[nodiscard]] const LineFile& file() const noexcept { return file_; }
 
  private:
+  bool cuts() {
+    if (!size_to_cut_) return true;
+    if (!file_.cut(*size_to_cut_)) return false;
+    size_to_cut_.reset();
+    return true;
+  }
+
   LineFile file_;
   std::vector<HistoryLine> lines_{};
+  std::optional<std::uint64_t> size_to_cut_{};
 };
 
 /// Is the open files of a run, as the thread that writes them uses them, and what others are to know of that.
@@ -28307,6 +28376,7 @@ class RunFiles {
   std::function<bool()> still_mine{};
   std::chrono::nanoseconds late_after{0};
   std::atomic<bool> is_fenced{false};
+  std::atomic<bool> is_given_up{false};  ///< what is still held by storage: people have been told that it is lost
 
   [[nodiscard]] ReportFile& metrics() noexcept { return metrics_; }
   [[nodiscard]] LineFile& line_file(std::size_t at) { return at == events_at ? events_ : *logs_[at - first_log_at]; }
@@ -28318,13 +28388,15 @@ class RunFiles {
 
   /// Whether the run is still this program's, as far as can be told. posted_at: when it was asked to write. Where that
   /// is so long ago that storage has stood still, or this program, another one may have taken the run over meanwhile.
+  /// It is asked again then, unless that has been done lately; a run that is lost once stays so.
   [[nodiscard]] bool may_write(std::chrono::nanoseconds posted_at) {
-    if (is_fenced || !still_mine || boot_time() - posted_at < late_after) return !is_fenced;
-    if (asked_at_ && *asked_at_ >= posted_at) return true;
-    const auto asked_at = boot_time();
+    if (is_fenced || is_given_up || is_taken_) return false;
+    const auto now = boot_time();
+    if (!still_mine || now - std::max(posted_at, asked_at_) < late_after) return true;
     try {
-      if (!still_mine()) return false;
-      asked_at_ = asked_at;
+      is_taken_ = !still_mine();
+      if (is_taken_) return false;
+      asked_at_ = now;
     } catch (const std::exception&) {  // it cannot be read, which says nothing of it
     }
     return !is_fenced;
@@ -28336,9 +28408,27 @@ class RunFiles {
     Outcome& outcome = outcomes_[at];
     ++outcome.num_done;
     outcome.exists = file(at).exists();
+    if (!metrics_.is_too_long()) cut_.reason.clear();
     if (!is_lost) return;
     outcome.reason = file(at).reason();
     if (++outcome.num_lost == 1) complaints_.push_back(file(at).complaint());
+  }
+
+  /// See ReportFile.
+  void go_back(std::int64_t num_reports, std::chrono::nanoseconds posted_at) {
+    const bool is_lost = may_write(posted_at) && !metrics_.go_back(num_reports);
+    const std::lock_guard lock{mutex_};
+    ++cut_.num_done;
+    cut_.reason = is_lost ? metrics_.file().reason() : std::string{};
+    if (is_lost && ++cut_.num_lost == 1) complaints_.push_back(complaint_of_cut(cut_.reason));
+  }
+  /// What has become of what was to be taken back; reason: why it is still there, if it is.
+  [[nodiscard]] Outcome cut() const {
+    const std::lock_guard lock{mutex_};
+    return cut_;
+  }
+  [[nodiscard]] std::string complaint_of_cut(std::string_view why) const {
+    return compose("reports cannot be taken back from {}: {}", metrics_.file().path().string(), why);
   }
 
   [[nodiscard]] Outcome outcome(std::size_t at) const {
@@ -28355,9 +28445,11 @@ class RunFiles {
   ReportFile metrics_;
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
-  std::optional<std::chrono::nanoseconds> asked_at_{};
+  std::chrono::nanoseconds asked_at_{0};  // by boot_time(): and it was this program's
+  bool is_taken_ = false;
   mutable std::mutex mutex_{};
   std::vector<Outcome> outcomes_{};
+  Outcome cut_{};
   std::vector<std::string> complaints_{};
 };
 
@@ -28398,7 +28490,11 @@ class RunDirectory {
   void append_log(int rank, std::string line) { append(at_of_log(rank), std::move(line)); }
   /// Takes back what was reported from number num_reports on, in metrics.jsonl.
   void go_back(std::int64_t num_reports) {
-    write(RunFiles::metrics_at, 0, [num_reports](RunFiles& files) { return files.metrics().go_back(num_reports); });
+    if (is_fenced()) return;
+    ++num_cuts_;  // there is room for it whatever else waits
+    static_cast<void>(thread_.post(
+        0, std::numeric_limits<std::size_t>::max(),
+        [num_reports, files = files_, posted_at = boot_time()] { files->go_back(num_reports, posted_at); }));
   }
 
   /// Returns what there is to be said since the last call: once of each file that takes a line no more, and of storage
@@ -28428,31 +28524,40 @@ class RunDirectory {
     const auto path = path_ / name;
     const bool is_posted =
         thread_.post(0, most_bytes(RunFiles::events_at), [=, files = files_, posted_at = boot_time()] {
-          if (files->may_write(posted_at)) *loss = write_object(path, object, lasts, files->files());
+          const auto may_write = [&] { return files->may_write(posted_at); };
+          if (may_write()) *loss = write_object(path, object, lasts, files->files(), may_write);
         });
-    if (is_posted && thread_.drain()) return *loss;
+    if (is_posted && drains()) return *loss;
     return compose("{} cannot be written: its storage does not answer", path.string());
   }
 
   /// Waits until all is written. What storage does not answer for is lost after a while: see StorageThread.
   void settle() {
-    if (thread_.drain() || std::exchange(has_given_up_, true)) return;
+    if (drains() || std::exchange(has_given_up_, true)) return;
     complaints_.push_back(compose("the storage of {} has not answered for {}, and what was still to be written is lost",
                                   path_.string(), Deadline::after(limits_.end).budget_text()));
   }
   /// The same, for so long at most, and nothing is lost by it.
   void settle(const Deadline& deadline) { static_cast<void>(thread_.drain(deadline)); }
-  /// Whether storage answers when it is asked for the directory, in as much time.
-  [[nodiscard]] bool answers() {
-    const bool is_posted = thread_.post(0, most_bytes(RunFiles::events_at), [files = files_, path = path_] {
-      const Descriptor directory{files->files()->open_directory(path)};
-    });
-    return is_posted && thread_.drain();
+  /// The same in parts, between which something else is done. Returns whether all is written or lost.
+  [[nodiscard]] bool settles(const Deadline& deadline) {
+    if (!thread_.settles(deadline)) return false;
+    settle();
+    return true;
   }
+  /// Has storage asked for the directory when all else is written. Once that is settled, has_given_up() says whether it
+  /// has answered.
+  void ask_storage() {
+    static_cast<void>(thread_.post(0, std::numeric_limits<std::size_t>::max(), [files = files_, path = path_] {
+      const Descriptor directory{files->files()->open_directory(path)};
+    }));
+  }
+  [[nodiscard]] bool has_given_up() const { return thread_.has_given_up(); }
   /// Waits, on any thread, until all that was to be written so far is written, or lost.
   void await() { thread_.await(); }
-  /// Leaves no thread for a fork.
+  /// Leaves no thread for a fork, and nothing is written until it is to go on, or there is more to be written.
   void rest() { thread_.rest(); }
+  void go_on() { thread_.go_on(); }
 
   /// The log of a rank, if it has written anything.
   [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {
@@ -28462,7 +28567,7 @@ class RunDirectory {
     return is_there ? std::optional{files_->file(at).path()} : std::nullopt;
   }
 
-  /// How many lines are missing from which files, and why.
+  /// How many lines are missing from which files, or too many in them, and why.
   [[nodiscard]] std::vector<std::string> warnings() const {
     std::vector<std::string> all;
     const auto warn = [&all](std::uint64_t count, const std::filesystem::path& path, std::string_view why) {
@@ -28476,6 +28581,10 @@ class RunDirectory {
       const std::uint64_t num_given_up = thread_.has_given_up() ? sent_[at].num_lines - outcome.num_done : 0;
       warn(sent_[at].num_dropped + num_given_up, files_->file(at).path(), "its storage did not answer");
     }
+    const RunFiles::Outcome cut = files_->cut();
+    const bool is_given_up = thread_.has_given_up() && cut.num_done < num_cuts_;
+    if (is_given_up) all.push_back(files_->complaint_of_cut("its storage did not answer"));
+    if (!is_given_up && !cut.reason.empty()) all.push_back(files_->complaint_of_cut(cut.reason));
     return all;
   }
 
@@ -28491,6 +28600,12 @@ class RunDirectory {
   // What workers print leaves room for what tells of the run.
   [[nodiscard]] std::size_t most_bytes(std::size_t at) const noexcept {
     return at < RunFiles::first_log_at ? 2 * limits_.bytes : limits_.bytes;
+  }
+
+  [[nodiscard]] bool drains() {
+    if (thread_.drain()) return true;
+    files_->is_given_up = true;
+    return false;
   }
 
   void append(std::size_t at, std::string line) {
@@ -28516,6 +28631,7 @@ class RunDirectory {
   StorageLimits limits_;
   std::shared_ptr<RunFiles> files_;
   std::vector<Sent> sent_;  // by file
+  std::uint64_t num_cuts_ = 0;
   std::vector<std::string> complaints_{};
   bool was_held_ = false;
   bool has_told_of_thread_ = false;
@@ -30194,6 +30310,7 @@ class Supervision {
   void look_out() {
     log_.complain(lease_.keep_alive());
     log_.complain(notice_.look_out());
+    directory_.go_on();
   }
   void rest() {
     lease_.pause();
@@ -30280,10 +30397,13 @@ class Supervision {
   }
 
   void look_at_what_is_left() {
-    directory_.settle();
+    directory_.ask_storage();
+    wait_.await(
+        *group_, [this](const Deadline& deadline) { return directory_.settles(deadline); },
+        "what the run has told is still being written; once more loses the rest of it");
     log_.tell_of_losses();
     std::vector<std::string> problems;
-    if (directory_.answers()) {
+    if (!directory_.has_given_up()) {
       wait_.read(*group_, [&] { left_ = checkpoints_->left(problems); });
     } else {
       left_ = checkpoints_->not_looked_up();

@@ -2976,9 +2976,12 @@ void sweep_run_directory(const std::filesystem::path& run, bool all);
 /// Throws: ConfigError if a directory that exists is no run's: nothing is written into what is somebody else's.
 void check_is_run(const std::filesystem::path& path);
 /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
-/// milliseconds. Returns what went wrong, or an empty text.
-[[nodiscard]] std::string write_object(const std::filesystem::path& path, const JsonObject& object, bool lasts,
-                                              std::shared_ptr<Files> files = std::make_shared<Files>());
+/// milliseconds. may_replace: asked right before; where it says no, nothing is left of the new one. Returns what went
+/// wrong, or an empty text.
+[[nodiscard]] std::string write_object(
+    const std::filesystem::path& path, const JsonObject& object, bool lasts,
+    std::shared_ptr<Files> files = std::make_shared<Files>(),
+    const std::function<bool()>& may_replace = [] { return true; });
 /// Takes back the directory of a run in which nothing has happened.
 void remove_run_directory(const std::filesystem::path& run);
 /// Says when the same rank has been found for longer than a while.
@@ -3194,13 +3197,16 @@ class StorageThread {
 
   /// Has it done. job: owns all that it uses, for storage may hold it for longer than all else lives, and throws
   /// nothing. size_bytes: that it holds; bound_bytes: that may wait together with it. Where there is no room it is
-  /// waited for, up to StorageLimits::room, and after that not any more until half of it is free. Returns whether it
-  /// will be done. Where there is no thread to be had it is done at once.
+  /// waited for, up to StorageLimits::room, and after that not any more, nor for less, until half of it is free.
+  /// Returns whether it will be done. Where there is no thread to be had it is done at once.
   bool post(std::size_t size_bytes, std::size_t bound_bytes, Job job);
 
   /// Waits until all that was asked for is done. Returns false if nothing has come to be done for StorageLimits::end:
   /// nothing more will be, but for what storage holds at that moment.
   bool drain();
+  /// The same in parts, between which something else is done: waits for so long at most, and returns whether all is
+  /// done or given up. For StorageLimits::end from the first call on, or from when something has come to be done last.
+  bool settles(const Deadline& deadline);
   /// The same, for so long at most and without giving up.
   bool drain(const Deadline& deadline);
   /// Waits, on any thread, until all that was asked for so far is done, or given up.
@@ -3211,9 +3217,12 @@ class StorageThread {
   /// How long storage has held what is being done.
   [[nodiscard]] std::chrono::nanoseconds held_for() const;
 
-  /// Lets the thread end, once all is done, until it is needed again: a fork wants no other threads. One that storage
-  /// holds goes on, for it does nothing else meanwhile.
+  /// Lets the thread end after what it does at the moment, and all else wait, until it is to go on or is needed again:
+  /// a fork wants no other threads. One that storage holds is not waited for any longer than StorageLimits::rest: it
+  /// does nothing else meanwhile.
   void rest();
+  /// Ends the rest.
+  void go_on();
 
   /// Why there is no thread; empty if there is one, or none was needed.
   [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
@@ -3234,23 +3243,32 @@ class StorageThread {
     std::uint64_t num_done = 0;
     Deadline::Clock::time_point begun_at{};
     bool is_busy = false;
-    bool is_ending = false;
+    bool is_resting = false;
+    bool has_ended = false;  // the thread
     bool is_given_up = false;
 
     [[nodiscard]] bool is_over(std::uint64_t number) const noexcept;
 
+    // With the mutex held.
+    void give_up();
+
+    void rest();
+
     void run();
+    void run_here();
+
+    void do_next(std::unique_lock<std::mutex>& lock);
   };
 
-  [[nodiscard]] bool starts();
-
-  // When all is done.
-  void end_thread();
+  // While there is none.
+  void start();
 
   StorageLimits limits_;
   std::shared_ptr<Work> work_;
   LeavableThread thread_{};
-  bool has_waited_ = false;  // for room, in vain
+  std::size_t waited_for_ = 0;                                // the bound, in vain
+  std::optional<Deadline::Clock::time_point> still_since_;  // while all is waited for
+  std::uint64_t num_done_then_ = 0;
   std::string problem_;
 };
 /// Is metrics.jsonl: a line for each report of rank 0.
@@ -3262,14 +3280,20 @@ class ReportFile {
   void begin_with(std::vector<HistoryLine> lines);
 
   bool append(std::int64_t report, std::string_view line);
-  /// Takes back the lines of reports from number num_reports on, and half a line that a program has left.
+  /// Takes back the lines of reports from number num_reports on, and half a line that a program has left. Where that
+  /// cannot be done, it is tried again before the next line.
   bool go_back(std::int64_t num_reports);
+  /// Whether there are lines in it that were to be taken back.
+  [[nodiscard]] bool is_too_long() const noexcept;
 
   [[nodiscard]] const LineFile& file() const noexcept { return file_; }
 
  private:
+  bool cuts();
+
   LineFile file_;
   std::vector<HistoryLine> lines_;
+  std::optional<std::uint64_t> size_to_cut_;
 };
 /// Is the open files of a run, as the thread that writes them uses them, and what others are to know of that.
 class RunFiles {
@@ -3293,6 +3317,7 @@ class RunFiles {
   std::function<bool()> still_mine{};
   std::chrono::nanoseconds late_after{0};
   std::atomic<bool> is_fenced{false};
+  std::atomic<bool> is_given_up{false};  ///< what is still held by storage: people have been told that it is lost
 
   [[nodiscard]] ReportFile& metrics() noexcept { return metrics_; }
   [[nodiscard]] LineFile& line_file(std::size_t at);
@@ -3301,9 +3326,16 @@ class RunFiles {
 
   /// Whether the run is still this program's, as far as can be told. posted_at: when it was asked to write. Where that
   /// is so long ago that storage has stood still, or this program, another one may have taken the run over meanwhile.
+  /// It is asked again then, unless that has been done lately; a run that is lost once stays so.
   [[nodiscard]] bool may_write(std::chrono::nanoseconds posted_at);
 
   void write(std::size_t at, std::chrono::nanoseconds posted_at, const Write& write);
+
+  /// See ReportFile.
+  void go_back(std::int64_t num_reports, std::chrono::nanoseconds posted_at);
+  /// What has become of what was to be taken back; reason: why it is still there, if it is.
+  [[nodiscard]] Outcome cut() const;
+  [[nodiscard]] std::string complaint_of_cut(std::string_view why) const;
 
   [[nodiscard]] Outcome outcome(std::size_t at) const;
   [[nodiscard]] std::vector<std::string> take_complaints();
@@ -3313,9 +3345,11 @@ class RunFiles {
   ReportFile metrics_;
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_;
-  std::optional<std::chrono::nanoseconds> asked_at_;
+  std::chrono::nanoseconds asked_at_{0};  // by boot_time(): and it was this program's
+  bool is_taken_ = false;
   mutable std::mutex mutex_{};
   std::vector<Outcome> outcomes_;
+  Outcome cut_{};
   std::vector<std::string> complaints_;
 };
 /// Is metrics.jsonl, events.jsonl, logs/rank-0.log and so on, and at last result.json: written by a thread of its own,
@@ -3356,17 +3390,22 @@ class RunDirectory {
   void settle();
   /// The same, for so long at most, and nothing is lost by it.
   void settle(const Deadline& deadline);
-  /// Whether storage answers when it is asked for the directory, in as much time.
-  [[nodiscard]] bool answers();
+  /// The same in parts, between which something else is done. Returns whether all is written or lost.
+  [[nodiscard]] bool settles(const Deadline& deadline);
+  /// Has storage asked for the directory when all else is written. Once that is settled, has_given_up() says whether it
+  /// has answered.
+  void ask_storage();
+  [[nodiscard]] bool has_given_up() const;
   /// Waits, on any thread, until all that was to be written so far is written, or lost.
   void await();
-  /// Leaves no thread for a fork.
+  /// Leaves no thread for a fork, and nothing is written until it is to go on, or there is more to be written.
   void rest();
+  void go_on();
 
   /// The log of a rank, if it has written anything.
   [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const;
 
-  /// How many lines are missing from which files, and why.
+  /// How many lines are missing from which files, or too many in them, and why.
   [[nodiscard]] std::vector<std::string> warnings() const;
 
  private:
@@ -3379,6 +3418,8 @@ class RunDirectory {
   // What workers print leaves room for what tells of the run.
   [[nodiscard]] std::size_t most_bytes(std::size_t at) const noexcept;
 
+  [[nodiscard]] bool drains();
+
   void append(std::size_t at, std::string line);
 
   void write(std::size_t at, std::size_t size_bytes, RunFiles::Write write);
@@ -3387,6 +3428,7 @@ class RunDirectory {
   StorageLimits limits_;
   std::shared_ptr<RunFiles> files_;
   std::vector<Sent> sent_;  // by file
+  std::uint64_t num_cuts_ = 0;
   std::vector<std::string> complaints_;
   bool was_held_ = false;
   bool has_told_of_thread_ = false;
