@@ -10928,7 +10928,7 @@ bool are_library_locks_free(const Deadline& deadline) {
   }
   writer.reset();
   pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
-  const Deadline slow = Deadline::after(std::chrono::seconds{30});
+  const Deadline slow = Deadline::after(std::chrono::seconds{15});
   bool has_ended = false;
   bool is_held = false;
   while (!has_ended && !is_held) {
@@ -12006,8 +12006,10 @@ auto ProcessGroup::is_free_of_locks(std::chrono::nanoseconds patience) -> bool {
     [[maybe_unused]] const bool sent =
         channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::prove, .patience = patience});
     pollfd answer{.fd = channel_.fd(), .events = POLLIN, .revents = 0};
-    while (::poll(&answer, 1, 60'000) < 0 && errno == EINTR) {
+    int num_ready = -1;
+    while ((num_ready = ::poll(&answer, 1, 20'000)) < 0 && errno == EINTR) {
     }
+    if (num_ready == 0) return false;
     ZygoteReply reply;
     std::vector<Descriptor> fds;
     if (channel_.receive(reply, fds, MSG_DONTWAIT) == Channel::Outcome::packet) return reply.error == 0;

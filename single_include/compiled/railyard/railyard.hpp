@@ -9912,7 +9912,7 @@ class ProcessGroup final : public WorkerGroup {
   // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
   void fork_zygote();
 
-  // Has the zygote prove it.
+  // Has the zygote prove it. One that does not answer has met such a lock itself.
   [[nodiscard]] bool is_free_of_locks(std::chrono::nanoseconds patience);
 
   void fork_once();

@@ -74,7 +74,7 @@ inline void take_library_locks() {
   }
   writer.reset();
   pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
-  const Deadline slow = Deadline::after(std::chrono::seconds{30});
+  const Deadline slow = Deadline::after(std::chrono::seconds{15});
   bool has_ended = false;
   bool is_held = false;
   while (!has_ended && !is_held) {
