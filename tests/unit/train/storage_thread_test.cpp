@@ -141,14 +141,14 @@ TEST_CASE("StorageThread: one who waits for what was asked for so far is let go 
 
 TEST_CASE("StorageThread: is waited for in parts, and given up when nothing has come to be done for so long") {
   const auto gate = std::make_shared<Gate>();
-  StorageThread patient{{.end = 1h}};
-  CHECK(patient.post(0, any_size, [gate] { gate->pass(); }));
-  for (int part = 0; part < 3; ++part) CHECK_FALSE(patient.settles(ry::Deadline::after(1ms)));
-  StorageThread hasty{{.end = 50ms}};
-  CHECK(hasty.post(0, any_size, [gate] { gate->pass(); }));
-  CHECK(awaits([&] { return hasty.settles(ry::Deadline::after(1ms)); }));
-  CHECK(hasty.has_given_up());
+  StorageThread long_waiter{{.end = 1h}};
+  CHECK(long_waiter.post(0, any_size, [gate] { gate->pass(); }));
+  for (int part = 0; part < 3; ++part) CHECK_FALSE(long_waiter.settles(ry::Deadline::after(1ms)));
+  StorageThread short_waiter{{.end = 50ms}};
+  CHECK(short_waiter.post(0, any_size, [gate] { gate->pass(); }));
+  CHECK(awaits([&] { return short_waiter.settles(ry::Deadline::after(1ms)); }));
+  CHECK(short_waiter.has_given_up());
   gate->is_open = true;
-  CHECK(awaits([&] { return patient.settles(ry::Deadline::after(1ms)); }));
-  CHECK_FALSE(patient.has_given_up());
+  CHECK(awaits([&] { return long_waiter.settles(ry::Deadline::after(1ms)); }));
+  CHECK_FALSE(long_waiter.has_given_up());
 }
