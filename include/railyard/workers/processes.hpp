@@ -182,7 +182,7 @@ class ProcessGroup final : public WorkerGroup {
       const std::chrono::nanoseconds patience{20'000'000 + (monotonic_ns() - begin_ns) / 8};  // more on a slow machine
       if (is_free_of_locks(patience)) return;
       end_all();
-    } while (!deadline.expired());
+    } while (tries < 3 || !deadline.expired());
     throw Error{compose(
         "start: in each of {} forks of this process another thread of it held a lock of the C library, as setenv(), "
         "localtime(), rand(), dl_iterate_phdr() and the functions of the locale take one, and no worker could be made "
@@ -196,7 +196,7 @@ class ProcessGroup final : public WorkerGroup {
         channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::prove, .patience = patience});
     pollfd answer{.fd = channel_.fd(), .events = POLLIN, .revents = 0};
     int num_ready = -1;
-    while ((num_ready = ::poll(&answer, 1, 20'000)) < 0 && errno == EINTR) {
+    while ((num_ready = ::poll(&answer, 1, 10'000)) < 0 && errno == EINTR) {
     }
     if (num_ready == 0) return false;
     ZygoteReply reply;
