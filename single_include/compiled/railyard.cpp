@@ -12516,8 +12516,8 @@ auto ThreadGroup::end_program(const std::string& deaf) noexcept -> void {
     char text[512];
     const int length = std::snprintf(text, sizeof text,
                                      "railyard: a thread cannot be ended by force, so this program ends with status "
-                                     "70: the run had to end, but rank "
-                                     "%s did not. Let the training function look at should_stop(), or use Processes.\n",
+                                     "70: the run had to end, but rank %s did not. Let the training function look at "
+                                     "should_stop(), or use Processes.\n",
                                      deaf.c_str());
     [[maybe_unused]] const auto written = ::write(2, text, std::min(static_cast<std::size_t>(length), sizeof text - 1));
     ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads
@@ -17124,9 +17124,7 @@ void add_settings(JsonObject& object, const RunConfig& run, const ScalingConfig&
   };
   object.add("min_workers", scaling.num_workers.min()).add("max_workers", scaling.num_workers.max());
   object.add("use_gpu", scaling.use_gpu);
-  std::string divided;
-  for (const std::string& name : run.data.split) divided += (divided.empty() ? "" : ", ") + name;
-  object.add("data_split", divided);
+  object.add("data_split", joined(run.data.split, ", "));
   object.add("checkpoint_keep", run.checkpoint.keep).add("checkpoint_score", run.checkpoint.score);
   object.add("checkpoint_order", run.checkpoint.order == ScoreOrder::max ? "max" : "min");
   object.add("checkpoint_every_steps", run.checkpoint.every_steps);

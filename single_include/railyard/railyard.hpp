@@ -22006,8 +22006,8 @@ class ThreadGroup final : public WorkerGroup {
     char text[512];
     const int length = std::snprintf(text, sizeof text,
                                      "railyard: a thread cannot be ended by force, so this program ends with status "
-                                     "70: the run had to end, but rank "
-                                     "%s did not. Let the training function look at should_stop(), or use Processes.\n",
+                                     "70: the run had to end, but rank %s did not. Let the training function look at "
+                                     "should_stop(), or use Processes.\n",
                                      deaf.c_str());
     [[maybe_unused]] const auto written = ::write(2, text, std::min(static_cast<std::size_t>(length), sizeof text - 1));
     ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads
@@ -29702,9 +29702,7 @@ inline void add_settings(JsonObject& object, const RunConfig& run, const Scaling
   };
   object.add("min_workers", scaling.num_workers.min()).add("max_workers", scaling.num_workers.max());
   object.add("use_gpu", scaling.use_gpu);
-  std::string divided;
-  for (const std::string& name : run.data.split) divided += (divided.empty() ? "" : ", ") + name;
-  object.add("data_split", divided);
+  object.add("data_split", joined(run.data.split, ", "));
   object.add("checkpoint_keep", run.checkpoint.keep).add("checkpoint_score", run.checkpoint.score);
   object.add("checkpoint_order", run.checkpoint.order == ScoreOrder::max ? "max" : "min");
   object.add("checkpoint_every_steps", run.checkpoint.every_steps);
@@ -29736,8 +29734,8 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
-/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of
-/// very many ranks only the first.
+/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of very
+/// many ranks only the first.
 [[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;

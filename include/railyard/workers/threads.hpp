@@ -200,8 +200,8 @@ class ThreadGroup final : public WorkerGroup {
     char text[512];
     const int length = std::snprintf(text, sizeof text,
                                      "railyard: a thread cannot be ended by force, so this program ends with status "
-                                     "70: the run had to end, but rank "
-                                     "%s did not. Let the training function look at should_stop(), or use Processes.\n",
+                                     "70: the run had to end, but rank %s did not. Let the training function look at "
+                                     "should_stop(), or use Processes.\n",
                                      deaf.c_str());
     [[maybe_unused]] const auto written = ::write(2, text, std::min(static_cast<std::size_t>(length), sizeof text - 1));
     ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads

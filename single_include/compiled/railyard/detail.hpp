@@ -3812,8 +3812,8 @@ class ResumePoint {
 void take_over(const Inheritance& inherited, ResumePoint& point, FailureBudget& budget,
                       std::vector<Attempt>& attempts, RunLog& log);
 /// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
-/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of
-/// very many ranks only the first.
+/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of very
+/// many ranks only the first.
 [[nodiscard]] std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now);
 /// Returns how far the run is, as the page of rank 0 tells, and what all ranks have been given.

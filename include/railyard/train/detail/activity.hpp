@@ -17,8 +17,8 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
-/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of
-/// very many ranks only the first.
+/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of very
+/// many ranks only the first.
 [[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;

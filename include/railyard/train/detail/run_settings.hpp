@@ -6,8 +6,9 @@
 #include "railyard/train/run_config.hpp"
 #include "railyard/train/scaling_config.hpp"
 
+#include "railyard/core/detail/compose.hpp"
+
 #include <chrono>
-#include <string>
 #include <string_view>
 
 namespace railyard::inline v0_1 {
@@ -21,9 +22,7 @@ inline void add_settings(JsonObject& object, const RunConfig& run, const Scaling
   };
   object.add("min_workers", scaling.num_workers.min()).add("max_workers", scaling.num_workers.max());
   object.add("use_gpu", scaling.use_gpu);
-  std::string divided;
-  for (const std::string& name : run.data.split) divided += (divided.empty() ? "" : ", ") + name;
-  object.add("data_split", divided);
+  object.add("data_split", joined(run.data.split, ", "));
   object.add("checkpoint_keep", run.checkpoint.keep).add("checkpoint_score", run.checkpoint.score);
   object.add("checkpoint_order", run.checkpoint.order == ScoreOrder::max ? "max" : "min");
   object.add("checkpoint_every_steps", run.checkpoint.every_steps);
