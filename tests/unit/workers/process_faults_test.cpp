@@ -95,7 +95,7 @@ TEST_CASE("Processes: ends whole trees of processes that a worker has made, howe
 
 TEST_CASE("Processes: leaves nothing behind when the supervisor is killed by kill -9 (B3, B4, TRAPS 20, 39)") {
   const Subreaper subreaper;
-  const std::size_t shared_memory = count_shared_memory();
+  const auto names = shared_memory_names();
   Forked supervisor{[](const Forked::Tell& tell) {
     auto group = start(2, [](ry::WorkerLink& link) {
       post_pid(link, ::getpid());
@@ -114,7 +114,7 @@ TEST_CASE("Processes: leaves nothing behind when the supervisor is killed by kil
   CHECK(supervisor.status() == -SIGKILL);
   for (const pid_t pid : pids) CHECK(ends(pid));
   CHECK(subreaper.all_end());
-  CHECK(count_shared_memory() == shared_memory);
+  CHECK(shared_memory_names() == names);
 }
 
 TEST_CASE("Processes: leaves nothing behind when the supervisor exits without ending the group (B3)") {

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -98,15 +99,15 @@ inline std::size_t count_entries(const char* path) {
   return count;
 }
 
-/// Files of ours in shared memory, without the folders of tests, which other suites make and remove meanwhile.
-inline std::size_t count_shared_memory() {
-  std::size_t count = 0;
+/// Names of shared memory of ours. Folders are none: those of other tests come and go meanwhile.
+inline std::set<std::string> shared_memory_names() {
+  std::set<std::string> names;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator{"/dev/shm", error}) {
-    const std::string name = entry.path().filename().string();
-    count += name.find("railyard") != std::string::npos && !name.starts_with("railyard-test-");
+    std::string name = entry.path().filename().string();
+    if (name.find("railyard") != std::string::npos && entry.is_regular_file(error)) names.insert(std::move(name));
   }
-  return count;
+  return names;
 }
 
 /// A user who has no processes. Limits count those of all programs, so each test that runs meanwhile has its own.
@@ -134,7 +135,7 @@ struct Holdings {
   std::size_t descriptors = count_entries("/proc/self/fd");
   std::size_t threads = count_entries("/proc/self/task");
   std::size_t children = children_of(::getpid()).size();
-  std::size_t shared_memory = count_shared_memory();
+  std::set<std::string> names = shared_memory_names();
   std::size_t mappings = count_mappings();
 
   static std::size_t count_mappings() {
@@ -157,7 +158,7 @@ inline bool come_back_to(const Holdings& before) {
   if (now == before) return true;
   const auto say = [](const char* when, const Holdings& held) {
     std::fprintf(stderr, "%s: %zu descriptors, %zu threads, %zu children, %zu files in memory, %zu mappings\n", when,
-                 held.descriptors, held.threads, held.children, held.shared_memory, held.mappings);
+                 held.descriptors, held.threads, held.children, held.names.size(), held.mappings);
   };
   say("before", before);
   say("now", now);
