@@ -6,8 +6,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/packages.sh
 
-first_parts=(unit conformance single_header layers format examples compile_fail consumers)
-more_parts=(headers fast_math sanitizers clang no_optional fuzz python launch chaos)
+first_parts=(unit conformance single_header layers format examples compile_fail)
+more_parts=(consumers headers fast_math sanitizers clang no_optional fuzz python launch chaos)
 if [ "${1:-}" = help ]; then
   echo "Without a part: ${first_parts[*]}"
   echo "Further parts: ${more_parts[*]} asan tsan wheel; all: all of both but wheel"

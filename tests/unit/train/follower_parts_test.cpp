@@ -199,10 +199,10 @@ TEST_CASE("Launched: a process that is lost between its writing and the commit h
 TEST_CASE(
     "Launched: a checkpoint is given up where the storage of another process does not answer, and later ones not") {
   const SharedStuck stuck;
-  SavedGroup saved{part_writer(std::make_shared<StuckFiles>(stuck)), 300ms};
+  SavedGroup saved{part_writer(std::make_shared<StuckFiles>(stuck)), 2s};
   CHECK_THROWS_WITH(saved.commit(), ContainsSubstring("the follower does not come to an end of writing its part") &&
                                         ContainsSubstring("checkpoints/.staging") &&
-                                        ContainsSubstring("the follower has made no progress for 300 ms"));
+                                        ContainsSubstring("the follower has made no progress for 2 s"));
   CHECK(stuck->has_begun);
   CHECK(saved.newest_step() == 1);
   CHECK(saved.commit().empty());
