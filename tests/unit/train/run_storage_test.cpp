@@ -64,11 +64,11 @@ struct DyingRun {
   std::string name{};  // of what cannot be opened then; anything if empty
   ry::RunConfig config{};
   std::function<void(std::atomic<int>& storage)> start = [](auto&) {};  // before its worker, a thread, is made
-  std::function<void(std::atomic<int>& storage)> work = [](auto&) {};   // of the worker
+  std::function<void(ry::WorkerLink&, std::atomic<int>& storage)> work = [](auto&, auto&) {};  // of the worker
 };
 
 // Does it. Returns the exit status.
-int status_of(const DyingRun& it, const Scratch& scratch, std::atomic<int>& storage) {
+int status_of_dying(const DyingRun& it, const Scratch& scratch, std::atomic<int>& storage) {
   const auto files = std::make_shared<DyingFiles>(it.name, storage);
   ry::detail::RunLease lease{scratch.path(), {.beat = 1h, .patience = 1h}, files};
   static_cast<void>(lease.taker(true));  // so that nobody looks again before it has to
@@ -89,7 +89,7 @@ int status_of(const DyingRun& it, const Scratch& scratch, std::atomic<int>& stor
         it.start(storage);
         return ry::Threads{}.start(plan, [&](ry::WorkerLink& link) {
           link.post(ry::detail::encode_started("here"));
-          it.work(storage);
+          it.work(link, storage);
         });
       },
       [](int) {});
@@ -99,13 +99,13 @@ int status_of(const DyingRun& it, const Scratch& scratch, std::atomic<int>& stor
 // Has a program of its own do it, which gets SIGTERM when somebody waits for its storage: once, or again and again.
 // Then the storage may come back. Returns its exit status, or minus the signal that has ended it: SIGKILL if none did.
 enum class Sent { once, again_and_again, once_before_it_comes_back };
-int status_of(const DyingRun& it, const Scratch& scratch, Sent sent) {
+int status_of_dying(const DyingRun& it, const Scratch& scratch, Sent sent) {
   std::filesystem::create_directories(scratch.path() / "logs");
   const SharedNumber storage;
   const pid_t program = ::fork();
   if (program == 0) {
     ::signal(SIGTERM, SIG_DFL);  // Catch2 has a handler
-    ::_exit(status_of(it, scratch, *storage));
+    ::_exit(status_of_dying(it, scratch, *storage));
   }
   CHECK(awaits([&] { return *storage == DyingFiles::dead_and_asked; }));
   ::kill(program, SIGTERM);
@@ -124,7 +124,7 @@ int status_of(const DyingRun& it, const Scratch& scratch, Sent sent) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-[[noreturn]] void fail(std::atomic<int>& storage) {
+[[noreturn]] void fail_with_storage(ry::WorkerLink& /*link*/, std::atomic<int>& storage) {
   storage = DyingFiles::dead;
   throw std::runtime_error{"a test"};
 }
@@ -218,20 +218,30 @@ TEST_CASE("Run: storage that never answers again neither keeps signals from a ru
 
 TEST_CASE("Run: a signal is heard while storage is to say whose the run is, before a restart and at the end") {
   const Scratch scratch;
-  DyingRun run{.name = "lease.json", .config = {.failure = {.max_failures = 1}}, .work = fail};
+  DyingRun run{.name = "lease.json", .config = {.failure = {.max_failures = 1}}, .work = fail_with_storage};
   SECTION("the first one ends the run before a restart") {
-    CHECK(status_of(run, scratch, Sent::once) == 128 + SIGTERM);
+    CHECK(status_of_dying(run, scratch, Sent::once) == 128 + SIGTERM);
     CHECK_THAT(read_text(scratch.path() / "result.json"), ContainsSubstring("interrupted by SIGTERM"));
   }
   SECTION("the second one ends the program, where other storage does not answer either") {
     run.name.clear();
-    CHECK(status_of(run, scratch, Sent::again_and_again) == -SIGTERM);
+    CHECK(status_of_dying(run, scratch, Sent::again_and_again) == -SIGTERM);
   }
   SECTION("the first one lets a run end that has come to its end") {
-    run.work = [](auto& storage) { storage = DyingFiles::dead; };
-    CHECK(status_of(run, scratch, Sent::once) == 0);
+    run.work = [](auto&, auto& storage) { storage = DyingFiles::dead; };
+    CHECK(status_of_dying(run, scratch, Sent::once) == 0);
     CHECK_THAT(read_text(scratch.path() / "result.json"), ContainsSubstring("\"succeeded\": true"));
   }
+}
+
+TEST_CASE("Run: the second signal ends the program while storage is waited for, though the first one came before") {
+  const Scratch scratch;
+  const auto leave = [](ry::WorkerLink& link, std::atomic<int>& storage) {
+    ::kill(::getpid(), SIGTERM);
+    awaits([&] { return link.page().stop_requested.load(); });
+    storage = DyingFiles::dead;
+  };
+  CHECK(status_of_dying({.work = leave}, scratch, Sent::once) == -SIGTERM);
 }
 
 TEST_CASE("Run: a signal is heard while storage holds up the end of a run, which the second one does not wait for") {
@@ -247,11 +257,11 @@ TEST_CASE("Run: a signal is heard while storage holds up the end of a run, which
   run.start = [&](auto& its) { storage = &its; };
   run.config.callbacks = {Killer{[&] { *storage = DyingFiles::dead; }}};
   SECTION("the first one ends the program when the result is there") {
-    CHECK(status_of(run, scratch, Sent::once_before_it_comes_back) == -SIGTERM);
+    CHECK(status_of_dying(run, scratch, Sent::once_before_it_comes_back) == -SIGTERM);
     CHECK_THAT(read_text(scratch.path() / "result.json"), ContainsSubstring("\"succeeded\": true"));
   }
   SECTION("the second one ends it without") {
-    CHECK(status_of(run, scratch, Sent::again_and_again) == -SIGTERM);
+    CHECK(status_of_dying(run, scratch, Sent::again_and_again) == -SIGTERM);
     CHECK_FALSE(std::filesystem::exists(scratch.path() / "result.json"));
   }
 }
@@ -285,13 +295,13 @@ TEST_CASE("Run: signals are heard while one that cannot start its workers waits 
       ::raise(SIGTERM);
       throw ry::Error{"no processes are left"};
     };
-    CHECK(status_of(run, scratch, Sent::once) == -SIGTERM);
+    CHECK(status_of_dying(run, scratch, Sent::once) == -SIGTERM);
   }
   SECTION("one whose settings are wrong") {
     run.start = [](auto& storage) {
       storage = DyingFiles::dead;
       throw ry::ConfigError{"a setting"};
     };
-    CHECK(status_of(run, scratch, Sent::again_and_again) == -SIGTERM);
+    CHECK(status_of_dying(run, scratch, Sent::again_and_again) == -SIGTERM);
   }
 }
