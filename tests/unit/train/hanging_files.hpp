@@ -10,7 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include <fcntl.h>
 
@@ -70,6 +72,35 @@ class StalledFiles : public railyard::detail::Files {
 };
 
 using workers_test::SharedNumber;
+
+/// Holds who opens what has a name that begins so, or any, in this process or one that it is told of: from when the
+/// state is `dead` until it is `alive` again.
+class DyingFiles : public railyard::detail::Files {
+ public:
+  enum State : int { alive, dead, dead_and_asked };
+
+  DyingFiles(std::string name, std::atomic<int>& state) : name_(std::move(name)), state_(&state) {}
+  int open(const Path& path, int flags) override {
+    wait(path);
+    return Files::open(path, flags);
+  }
+  int open_directory(const Path& path) override {
+    wait(path);
+    return Files::open_directory(path);
+  }
+
+ private:
+  void wait(const Path& path) {
+    while (path.filename().string().rfind(name_, 0) == 0 && *state_ != alive) {
+      int was = dead;
+      state_->compare_exchange_strong(was, dead_and_asked);
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    }
+  }
+
+  std::string name_;
+  std::atomic<int>* state_;
+};
 
 /// Returns whether something comes true in time.
 template <class Condition>

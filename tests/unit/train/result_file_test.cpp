@@ -42,7 +42,7 @@ bool comes_to_catch(pid_t process, int signal) {
 
 }  // namespace
 
-TEST_CASE("write_result: a signal that comes meanwhile ends the program when the file is there, whole") {
+TEST_CASE("HeldSignals: one that comes while a result is written ends the program when the file is there, whole") {
   const Scratch scratch;
   const pid_t program = ::fork();
   if (program == 0) {
@@ -51,7 +51,10 @@ TEST_CASE("write_result: a signal that comes meanwhile ends the program when the
     const auto half_written = scratch.path() / ("result.json." + std::to_string(::getpid()));
     if (::mkfifo(half_written.c_str(), 0600) != 0) ::_exit(2);
     ry::detail::RunDirectory directory{scratch.path(), 1};
-    static_cast<void>(ry::detail::write_result(directory, {}));
+    {
+      const ry::detail::HeldSignals held;
+      static_cast<void>(ry::detail::write_result(directory, {}, [&directory] { directory.settle(); }));
+    }
     ::_exit(1);
   }
   REQUIRE(program > 0);
@@ -69,7 +72,7 @@ TEST_CASE("write_result: a signal that comes meanwhile ends the program when the
   CHECK(std::filesystem::exists(scratch.path() / "result.json"));
 }
 
-TEST_CASE("write_result: a signal that the program handles itself reaches it once") {
+TEST_CASE("HeldSignals: one that the program handles itself reaches it once") {
   static volatile std::sig_atomic_t num_heard = 0;
   num_heard = 0;
   const auto former = std::signal(SIGTERM, [](int) { num_heard = num_heard + 1; });

@@ -106,7 +106,8 @@ TEST_CASE(
   for (const std::int64_t report : {2, 3}) second.report(report);
   second.save(last_report);
   const auto result = ry::detail::JsonObject{}.add("succeeded", true).add("seconds", 1.5);
-  REQUIRE(second.directory().write_last("result.json", result, true).empty());
+  const auto settle = [&second] { second.directory().settle(); };
+  REQUIRE(second.directory().write_last("result.json", result, true, settle).empty());
   CHECK(second.directory().take_complaints().empty());
 
   rt::CutCount cuts;

@@ -29,6 +29,10 @@ std::filesystem::path run_in_folder(const Scratch& scratch) {
   return scratch.path();
 }
 
+std::string write_last(RunDirectory& directory) {
+  return directory.write_last("result.json", {}, true, [&directory] { directory.settle(); });
+}
+
 // Cannot shorten files, for so many times.
 struct UncutFiles : ry::detail::Files {
   explicit UncutFiles(int num) : num_failures(num) {}
@@ -127,7 +131,7 @@ TEST_CASE("RunDirectory: storage that never answers is given up at the end, loud
                ContainsSubstring("has not answered for 50 ms, and what was still to be written is lost"));
     REQUIRE(directory.warnings().size() == 1);
     CHECK_THAT(directory.warnings()[0], ContainsSubstring("3 line(s) are missing"));
-    CHECK_THAT(directory.write_last("result.json", {}, true), ContainsSubstring("its storage does not answer"));
+    CHECK_THAT(write_last(directory), ContainsSubstring("its storage does not answer"));
   }
   CHECK(files->num_waiting() == 1);
   files->let_go();
@@ -154,7 +158,7 @@ TEST_CASE("RunDirectory: a run that was taken over while storage stood still get
   CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"before"});
   *is_mine = true;
   directory.append_metrics(1, "after it was lost");
-  CHECK(directory.write_last("result.json", {}, true).empty());
+  CHECK(write_last(directory).empty());
   CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"before"});
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "result.json"));
   CHECK(directory.warnings().empty());
@@ -182,7 +186,7 @@ TEST_CASE("RunDirectory: nothing is written into a run that is fenced off") {
   directory.settle();
   directory.fence();
   directory.append_metrics(1, "fenced");
-  CHECK(directory.write_last("result.json", {}, true).empty());
+  CHECK(write_last(directory).empty());
   CHECK(read_lines(scratch.path() / "metrics.jsonl") == Texts{"before"});
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "result.json"));
   CHECK(directory.warnings().empty());
@@ -194,7 +198,7 @@ TEST_CASE("RunDirectory: what was to be written last, and was given up, does not
   {
     RunDirectory directory{run_in_folder(scratch), 1, files, {.end = 50ms}};
     files->stall();
-    CHECK_THAT(directory.write_last("result.json", {}, true), ContainsSubstring("its storage does not answer"));
+    CHECK_THAT(write_last(directory), ContainsSubstring("its storage does not answer"));
   }
   files->let_go();
   CHECK(awaits([&] { return files.use_count() == 1; }));  // the thread that was left behind has ended

@@ -16,8 +16,10 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <variant>
 
 namespace railyard::inline v0_1 {
@@ -30,63 +32,104 @@ class AttentiveWait {
   AttentiveWait(const PreemptionNotice& notice, RunDirectory& directory, RunLog& log) noexcept
       : notice_(&notice), directory_(&directory), log_(&log) {}
 
+  /// From here on hear() returns the next signal that has come, if there is one; all that it uses must outlive what
+  /// waits then.
+  void listen(std::function<std::optional<int>()> hear) { hear_ = std::move(hear); }
+  /// From here on a group does so, whenever it has no workers and so nothing else to tell.
+  void listen_to(WorkerGroup& group) {
+    listen([&group] {
+      const auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
+      const auto* told = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+      return told != nullptr ? std::optional{told->signal} : std::nullopt;
+    });
+  }
+
   /// 0 if there was none.
   [[nodiscard]] int signal() const noexcept { return signal_; }
-  /// One that has come while there were workers.
+  /// One that somebody else has heard.
   void note(int signal) noexcept { signal_ = signal; }
 
   /// Returns false as soon as a signal comes.
-  [[nodiscard]] bool sleep(WorkerGroup& group, std::chrono::nanoseconds time) {
-    return sleeps_unless([&] { return hears_signal(group); }, time);
+  [[nodiscard]] bool sleep(std::chrono::nanoseconds time) {
+    return sleeps_unless([this] { return hears_signal(); }, time);
   }
 
-  /// Waits for storage until is_over(deadline), which waits for so long, says so. The second signal ends the program:
-  /// what waits for storage cannot be interrupted, and what is committed stays. text: what is waited for, and what
-  /// another signal does.
+  /// Waits for storage until is_over(deadline), which waits for so long, says so; for a moment only once a signal has
+  /// come. text: what is not waited for then, and what another signal does.
   template <class IsOver>
-  void await(WorkerGroup& group, const IsOver& is_over, std::string_view text) {
-    bool was_asked = false;
-    while (!is_over(Deadline::after(std::chrono::milliseconds{20}))) {
+  void await_unless_told(const IsOver& is_over, std::string_view text) {
+    std::optional<Deadline> end;
+    while (!is_over(Deadline::after(slice))) {
       log_->tell_of_losses();
-      if (!hears_signal(group)) continue;
-      if (was_asked) {
-        directory_->settle(Deadline::after(std::chrono::milliseconds{200}));
-        end_by_signal(signal_);
-      }
-      was_asked = true;
-      log_->print(compose("{}: {}", signal_name(signal_), text));
+      if (hears_signal()) log_->print(compose("{}: {}", signal_name(signal_), text));
+      if (signal_ != 0 && !end) end = Deadline::after(moment);
+      if (end && end->expired()) return;
     }
   }
 
-  /// Calls read(), which waits for storage, on another thread, and waits for its end. Throws: what read() does.
-  template <class Read>
-  void read(WorkerGroup& group, const Read& read) {
+  /// Waits for storage until is_over(deadline) says so, though a signal comes. text: what is waited for, and what
+  /// another signal does.
+  template <class IsOver>
+  void await(const IsOver& is_over, std::string_view text) {
+    while (!is_over(Deadline::after(slice))) {
+      log_->tell_of_losses();
+      if (hears_signal()) log_->print(compose("{}: {}", signal_name(signal_), text));
+    }
+  }
+
+  /// Waits until all that the run has told is written, or is lost.
+  void settle() {
+    await([this](const Deadline& deadline) { return directory_->settles(deadline); },
+          "what the run has told is still being written; once more loses the rest of it");
+    log_->tell_of_losses();
+  }
+  /// The same, and returns whether the storage of the run answers then.
+  [[nodiscard]] bool finds_storage() {
+    directory_->ask_storage();
+    settle();
+    return !directory_->has_given_up();
+  }
+
+  /// Calls use(), which waits for storage, on another thread, and awaits its end. Throws: what use() does.
+  template <class Use>
+  void await_use(const Use& use, std::string_view text) {
     std::future<void> end;
     try {
       const BlockSignals block{deferrable_signals()};  // they are for this thread
-      end = std::async(std::launch::async, [&read] { read(); });
+      end = std::async(std::launch::async, [&use] { use(); });
     } catch (const std::system_error&) {  // there is no thread
-      return read();
+      return use();
     }
-    await(
-        group,
-        [&end](const Deadline& deadline) { return end.wait_for(deadline.remaining()) == std::future_status::ready; },
-        "checkpoints are being read; once more ends the program");
+    await([&end](const Deadline& deadline) { return end.wait_for(deadline.remaining()) == std::future_status::ready; },
+          text);
     end.get();
+  }
+  /// The same of what reads checkpoints.
+  template <class Read>
+  void read(const Read& read) {
+    await_use(read, "checkpoints are being read; once more ends the program");
   }
 
  private:
-  [[nodiscard]] bool hears_signal(WorkerGroup& group) {
-    const auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
-    const auto* told = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-    if (told == nullptr || !notice_->concerns_run(told->signal)) return false;
-    signal_ = told->signal;
+  static constexpr std::chrono::milliseconds slice{20};
+  static constexpr std::chrono::milliseconds moment{200};
+
+  // Where one has come before, the run was asked to end already, and the program ends: what waits for storage cannot be
+  // interrupted, and what is committed stays.
+  [[nodiscard]] bool hears_signal() {
+    const auto signal = hear_ ? hear_() : std::nullopt;
+    if (!signal || !notice_->concerns_run(*signal)) return false;
+    if (std::exchange(signal_, *signal) != 0) {
+      directory_->settle(Deadline::after(moment));
+      end_by_signal(signal_);
+    }
     return true;
   }
 
   const PreemptionNotice* notice_;
   RunDirectory* directory_;
   RunLog* log_;
+  std::function<std::optional<int>()> hear_{};
   int signal_ = 0;
 };
 

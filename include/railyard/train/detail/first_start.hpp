@@ -70,6 +70,9 @@ class FirstStart {
   /// Whether it is that the machine will be taken away.
   [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
 
+  /// Returns the next signal that has come, whatever it is about; nothing if there is none.
+  [[nodiscard]] std::optional<int> take_signal() const noexcept { return watch_.take(); }
+
   /// Hands on what came while the group was made: its first events, until it has told of the signals that it has heard
   /// itself, and then those that came too early for it.
   template <class Handle, class HandleSignal>

@@ -40,14 +40,20 @@ class Heartbeat {
     return thread_.join_or_leave(deadline);
   }
 
-  /// Has it done once more, and waits until that is over. Returns whether it is.
-  bool beat_now(const Deadline& deadline) {
-    std::unique_lock lock{pulse_->mutex};
-    const std::uint64_t wanted = pulse_->num_begun + 1;  // not one that is under way
-    pulse_->num_wanted = wanted;
+  /// Has it done once more. Returns its number.
+  [[nodiscard]] std::uint64_t ask() {
+    const std::lock_guard lock{pulse_->mutex};
+    pulse_->num_wanted = pulse_->num_begun + 1;  // not one that is under way
     pulse_->changed.notify_all();
-    return pulse_->changed.wait_for(lock, deadline.remaining(), [&] { return pulse_->num_done >= wanted; });
+    return pulse_->num_wanted;
   }
+  /// Waits until the one of that number is over. Returns whether it is.
+  [[nodiscard]] bool has_done(std::uint64_t number, const Deadline& deadline) {
+    std::unique_lock lock{pulse_->mutex};
+    return pulse_->changed.wait_for(lock, deadline.remaining(), [&] { return pulse_->num_done >= number; });
+  }
+  /// Has it done once more, and waits until that is over. Returns whether it is.
+  bool beat_now(const Deadline& deadline) { return has_done(ask(), deadline); }
 
  private:
   struct Pulse {

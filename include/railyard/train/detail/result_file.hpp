@@ -50,7 +50,8 @@ inline JsonObject& add_attempt(JsonObject& object, const Attempt& attempt) {
   return object;
 }
 
-/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then.
+/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then, so that a
+/// result is written first.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -62,24 +63,32 @@ class HeldSignals {
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
   ~HeldSignals() {
-    const auto signal = watch_ ? watch_->take() : std::nullopt;
+    static_cast<void>(take());
     watch_.reset();
-    if (!signal) return;
+    if (!first_) return;
     struct sigaction current {};
-    ::sigaction(*signal, nullptr, &current);
+    ::sigaction(*first_, nullptr, &current);
     // Otherwise whoever it is for has heard it.
-    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*signal);
+    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*first_);
+  }
+
+  /// Returns the next one that has come; nothing if there is none.
+  [[nodiscard]] std::optional<int> take() noexcept {
+    const auto signal = watch_ ? watch_->take() : std::nullopt;
+    if (!first_) first_ = signal;
+    return signal;
   }
 
  private:
   std::optional<SignalWatch> watch_{};
+  std::optional<int> first_{};
 };
 
 /// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
-/// on from. Returns what went wrong, or an empty text.
-[[nodiscard]] inline std::string write_result(RunDirectory& directory, const ResultFields& fields) {
-  const HeldSignals held;
-  return directory.write_last("result.json", result_object(fields), fields.checkpoint.has_value());
+/// on from. settle: see RunDirectory::write_last(). Returns what went wrong, or an empty text.
+template <class Settle>
+[[nodiscard]] std::string write_result(RunDirectory& directory, const ResultFields& fields, const Settle& settle) {
+  return directory.write_last("result.json", result_object(fields), fields.checkpoint.has_value(), settle);
 }
 
 }  // namespace detail

@@ -242,9 +242,11 @@ class RunDirectory {
     return all;
   }
 
-  /// Writes a file of one JSON object after all else, and waits for it: see write_object(). Returns what went wrong, or
-  /// an empty text.
-  [[nodiscard]] std::string write_last(std::string_view name, const JsonObject& object, bool lasts) {
+  /// Writes a file of one JSON object after all else: see write_object(). settle: waits until all is written or lost.
+  /// Returns what went wrong, or an empty text.
+  template <class Settle>
+  [[nodiscard]] std::string write_last(std::string_view name, const JsonObject& object, bool lasts,
+                                       const Settle& settle) {
     const auto loss = std::make_shared<std::string>();
     const auto path = path_ / name;
     const bool is_posted =
@@ -252,7 +254,8 @@ class RunDirectory {
           const auto may_write = [&] { return files->may_write(posted_at); };
           if (may_write()) *loss = write_object(path, object, lasts, files->files(), may_write);
         });
-    if (is_posted && drains()) return *loss;
+    if (is_posted) settle();
+    if (is_posted && !has_given_up()) return *loss;
     return compose("{} cannot be written: its storage does not answer", path.string());
   }
 

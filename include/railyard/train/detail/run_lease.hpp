@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -87,15 +88,27 @@ class RunLease {
   [[nodiscard]] std::string taker(bool at_once) {
     const auto age = held_->sight().age();
     const bool is_old = !age || *age >= 2 * times_.beat;
-    if (!heartbeat_) {
-      if (at_once || is_old) static_cast<void>(held_->look());
-    } else if (at_once) {
-      heartbeat_->beat_now(Deadline::after(times_.patience));
+    if (at_once || (is_old && !heartbeat_)) {
+      static_cast<void>(new_look()(Deadline::after(times_.patience)));
     } else if (is_old && !std::exchange(has_waited_, true)) {
       heartbeat_->beat_now(Deadline::after(times_.answer));
     }
     if (!is_old) has_waited_ = false;
     return held_->sight().taker();
+  }
+
+  /// Looks anew, as taker() does at once, in parts between which something else is done. Returns what waits for it
+  /// until a deadline, and returns whether it is over: this has looked, or storage has not answered for long enough.
+  [[nodiscard]] std::function<bool(const Deadline&)> new_look() {
+    std::optional<std::uint64_t> number;
+    if (heartbeat_) {
+      number = heartbeat_->ask();
+    } else {
+      static_cast<void>(held_->look());
+    }
+    return [this, number, end = Deadline::after(times_.patience)](const Deadline& deadline) {
+      return !number || heartbeat_->has_done(*number, deadline) || end.expired();
+    };
   }
 
   /// Gives signs of life from now on. Returns what there is to be said if it cannot.

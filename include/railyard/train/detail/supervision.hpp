@@ -122,6 +122,7 @@ class Supervision {
 
   void start_group(const Start& start) {
     FirstStart first{budget_, notice_, log_, attempts_};
+    wait_.listen([&first] { return first.take_signal(); });
     const auto start_once = [&](int num_workers) {
       begin_workers(num_workers);
       return start({.num_workers = num_workers,
@@ -133,14 +134,16 @@ class Supervision {
     try {
       group_ = first.make(start_once, info_.world_size, size_, config_.start_timeout, point_.step());
     } catch (const ConfigError&) {
-      if (!history_.has_record()) {
-        directory_.settle();
-        remove_run_directory(info_.path);
+      directory_.note_end();
+      if (!history_.has_record() && wait_.finds_storage()) {
+        wait_.await_use([this] { remove_run_directory(info_.path); },
+                        "the run's directory is being removed; once more leaves it");
       }
       throw;
     }
     last_word_ = first.reason();
     if (!group_) return note_no_start(first);
+    wait_.listen_to(*group_);
     group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
     checkpoints_.emplace(info_, config_.checkpoint, lease_, directory_, *group_);
@@ -151,11 +154,10 @@ class Supervision {
   }
 
   void note_no_start(const FirstStart& first) {
+    directory_.note_end();
     failure_before_start_ = first.failure();
-    std::vector<std::string> problems;
-    left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
-                  problems);
-    for (const std::string& problem : problems) log_.warn(problem);
+    wait_.note(failure_before_start_->signal);
+    look_at_what_is_left();
     has_left_in_order_ = first.is_preempted() && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
@@ -192,25 +194,27 @@ class Supervision {
 
   // Waits until all that was saved has been written.
   void settle() {
-    wait_.await(
-        *group_, [this](const Deadline& deadline) { return checkpoints_->drain(deadline); },
-        "a checkpoint is still being written; once more leaves it unfinished");
+    wait_.await([this](const Deadline& deadline) { return checkpoints_->drain(deadline); },
+                "a checkpoint is still being written; once more leaves it unfinished");
     checkpoints_->note_outcomes(log_, false);
   }
 
   void look_at_what_is_left() {
-    directory_.ask_storage();
-    wait_.await(
-        *group_, [this](const Deadline& deadline) { return directory_.settles(deadline); },
-        "what the run has told is still being written; once more loses the rest of it");
-    log_.tell_of_losses();
     std::vector<std::string> problems;
-    if (!directory_.has_given_up()) {
-      wait_.read(*group_, [&] { left_ = checkpoints_->left(problems); });
-    } else {
-      left_ = checkpoints_->not_looked_up();
+    if (!wait_.finds_storage()) {
+      if (checkpoints_) left_ = checkpoints_->not_looked_up();
       problems.push_back(compose("which checkpoints there are in {} cannot be told: its storage does not answer",
                                  info_.path.string()));
+    } else {
+      look_for_taker(true);
+      wait_.read([&] {
+        if (checkpoints_) {
+          left_ = checkpoints_->left(problems);
+        } else {
+          left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()},
+                        retention_of(config_.checkpoint), problems);
+        }
+      });
     }
     for (const std::string& problem : problems) log_.warn(problem);
   }
@@ -279,16 +283,16 @@ class Supervision {
   }
 
   [[nodiscard]] bool go_on_from_newest(bool can_exchange) {
-    if (look_for_taker(true)) return false;
+    if (look_for_taker(true) || !pause(std::chrono::nanoseconds{0})) return false;
     try {
       point_.go_to_newest(
           *checkpoints_, can_exchange, group_->forks_to_restart(), [this] { settle(); },
-          [this](const auto& read) { wait_.read(*group_, read); });
-      return true;
+          [this](const auto& read) { wait_.read(read); });
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
       return false;
     }
+    return pause(std::chrono::nanoseconds{0});
   }
 
   // It may have been decided some time ago where to go on.
@@ -303,7 +307,7 @@ class Supervision {
 
   // Returns false if the run was interrupted meanwhile, or while storage was waited for.
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
-    if (wait_.signal() == 0 && wait_.sleep(*group_, delay)) return true;
+    if (wait_.signal() == 0 && wait_.sleep(delay)) return true;
     interrupt_between_attempts();
     return false;
   }
@@ -458,9 +462,13 @@ class Supervision {
     log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
   }
 
-  // A program that was suspended may find its run taken over: nothing of it is changed any more then.
-  bool look_for_taker(bool at_once) {
-    std::string text = lease_.taker(at_once);
+  // A program that was suspended may find its run taken over: nothing of it is changed any more then. looks_anew: only
+  // while there are no workers.
+  bool look_for_taker(bool looks_anew) {
+    if (looks_anew)
+      wait_.await_unless_told(lease_.new_look(),
+                              "whose the run is need not be said any more; once more ends the program");
+    std::string text = lease_.taker(false);
     if (text.empty() || directory_.is_fenced()) return directory_.is_fenced();
     directory_.fence();
     if (controller_.failure()) last_word_ = text;
@@ -521,7 +529,7 @@ class Supervision {
   }
 
   [[nodiscard]] Result finish() {
-    look_for_taker(true);
+    look_for_taker(false);
     const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
     ResultFields fields{.path = info_.path, .world_size = info_.world_size};
@@ -540,17 +548,19 @@ class Supervision {
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = ranks_.take_step_times();
+    HeldSignals held;
+    wait_.listen([&held] { return held.take(); });
     log_.tell_of(attempts_);
     log_.tell_of_end(fields);
-    directory_.settle();
-    log_.tell_of_losses();
+    wait_.settle();
     fields.attempts = std::move(attempts_);
     left_.move_to(fields);
     fields.warnings = log_.all_warnings();
     fields.seconds = log_.seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
-    if (std::string loss = write_result(directory_, fields); !loss.empty()) fields.warnings.push_back(std::move(loss));
+    std::string loss = write_result(directory_, fields, [this] { wait_.settle(); });
+    if (!loss.empty()) fields.warnings.push_back(std::move(loss));
     return Result{std::move(fields)};
   }
 
