@@ -14,6 +14,7 @@
 #include "railyard/workers/detail/signal_watch.hpp"
 
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <future>
 #include <optional>
@@ -46,8 +47,12 @@ class AttentiveWait {
 
   /// 0 if there was none.
   [[nodiscard]] int signal() const noexcept { return signal_; }
-  /// One that somebody else has heard.
-  void note(int signal) noexcept { signal_ = signal; }
+  /// One that somebody else has heard, or 0 for none. SIGUSR1, and a file that stands for a signal, are notices: the
+  /// one that tells to leave is yet to come.
+  void note(int signal, bool is_file = false) noexcept {
+    signal_ = signal;
+    was_told_to_leave_ = was_told_to_leave_ || (signal != 0 && signal != SIGUSR1 && !is_file);
+  }
 
   /// Returns false as soon as a signal comes.
   [[nodiscard]] bool sleep(std::chrono::nanoseconds time) {
@@ -114,12 +119,14 @@ class AttentiveWait {
   static constexpr std::chrono::milliseconds slice{20};
   static constexpr std::chrono::milliseconds moment{200};
 
-  // Where one has come before, the run was asked to end already, and the program ends: what waits for storage cannot be
-  // interrupted, and what is committed stays.
+  // Where one that is more than a notice has come before, the run was told to leave already, and the program ends: what
+  // waits for storage cannot be interrupted, and what is committed stays.
   [[nodiscard]] bool hears_signal() {
     const auto signal = hear_ ? hear_() : std::nullopt;
     if (!signal || !notice_->concerns_run(*signal)) return false;
-    if (std::exchange(signal_, *signal) != 0) {
+    const bool was_told = was_told_to_leave_;
+    note(*signal);
+    if (was_told) {
       directory_->settle(Deadline::after(moment));
       end_by_signal(signal_);
     }
@@ -131,6 +138,7 @@ class AttentiveWait {
   RunLog* log_;
   std::function<std::optional<int>()> hear_{};
   int signal_ = 0;
+  bool was_told_to_leave_ = false;
 };
 
 }  // namespace detail

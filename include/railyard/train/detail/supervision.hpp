@@ -369,7 +369,7 @@ class Supervision {
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
     log_.tell_of_losses();
-    if (notice_.take_file()) handle_signal(SIGTERM, true);
+    if (notice_.take_file()) handle_signal(SIGTERM, true, true);
     look_for_standstill();
     look_for_part_checkpoint();
     save_before_it_is_too_late();
@@ -429,8 +429,8 @@ class Supervision {
   void handle(const SignalEvent& event) {
     if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
   }
-  void handle_signal(int signal, bool is_announced) {
-    wait_.note(signal);
+  void handle_signal(int signal, bool is_announced, bool is_file = false) {
+    wait_.note(signal, is_file);
     const Orders orders = controller_.on_signal(signal, Clock::now());
     if (orders.request_leave) farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
     log_.tell_of_signal(signal, orders, config_.stop_grace);
