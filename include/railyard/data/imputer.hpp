@@ -7,6 +7,7 @@
 #include "railyard/data/detail/byte_archive.hpp"
 #include "railyard/data/detail/categories.hpp"
 #include "railyard/data/detail/feature_columns.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/moments.hpp"
 #include "railyard/data/detail/numbers.hpp"
 #include "railyard/data/detail/quantile_sketch.hpp"
@@ -110,6 +111,14 @@ class SimpleImputer {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    fingerprint.add_options(options_);
+    for (const detail::FeatureColumn& column : learned_.numbers) fingerprint.add(std::string_view{column.name});
+    fingerprint.add(learned_.texts);
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const {
     check_learned();
     for (const auto& column : learned_.numbers) {
