@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -115,6 +116,20 @@ TEST_CASE("EpochOptions: take from the dataset what they do not say") {
   std::vector<std::size_t> sizes;
   for (const ry::EpochStep& step : reader) sizes.push_back(step.block.rows());
   CHECK(sizes == std::vector<std::size_t>{4, 4, 1});
+}
+
+TEST_CASE("EpochOptions: a batch may be as large as can be said, also where reading goes on in the middle") {
+  for (const bool is_stream : {false, true}) {
+    const auto columns = ry::Dataset::from_columns({{"x", std::vector<float>(10)}});
+    const auto dataset = is_stream ? columns.filter([](const ry::Sample&) { return true; }) : columns;
+    ry::EpochReader begin{dataset, {.global_batch_size = 3}};
+    CHECK(begin.next());
+    ry::EpochReader rest{dataset,
+                         {.global_batch_size = std::numeric_limits<std::size_t>::max(), .from = begin.position()}};
+    const auto step = rest.next();
+    CHECK((step && step->samples == 7));
+    CHECK_FALSE(rest.next());
+  }
 }
 
 TEST_CASE(
