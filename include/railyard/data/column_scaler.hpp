@@ -80,13 +80,15 @@ class ColumnScaler {
     for (std::size_t feature = 0; feature < others.size(); ++feature) statistics_[feature].merge(others[feature]);
   }
   void finish() {
+    std::vector<typename Rule::Learned> features;  // all or none
     for (const auto& statistics : statistics_) {
       if (statistics.count() == 0) {
         throw DataError{detail::compose("{} found no value in {}: leave it out, or impute a constant first", Rule::name,
-                                        learned_.columns.name_of_feature(learned_.features.size()))};
+                                        learned_.columns.name_of_feature(features.size()))};
       }
-      learned_.features.push_back(rule_.learn(statistics));
+      features.push_back(rule_.learn(statistics));
     }
+    learned_.features = std::move(features);
     learned_.rule = rule_;
     statistics_.clear();
   }

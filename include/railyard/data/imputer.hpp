@@ -93,14 +93,18 @@ class SimpleImputer {
     }
   }
   void finish() {
+    std::vector<double> numbers;  // all or none
+    std::vector<std::string> texts;
     for (std::size_t at = 0; at < seen_.size(); ++at) {
       const Category fill = fill_of(seen_[at], at >= learned_.numbers.size(), column_of(at));
       if (const auto* text = std::get_if<std::string>(&fill)) {
-        learned_.fill_texts.push_back(*text);
+        texts.push_back(*text);
       } else {
-        learned_.fill_numbers.push_back(std::get<double>(fill));
+        numbers.push_back(std::get<double>(fill));
       }
     }
+    learned_.fill_numbers = std::move(numbers);
+    learned_.fill_texts = std::move(texts);
     seen_.clear();
   }
 
