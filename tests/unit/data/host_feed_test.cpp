@@ -266,6 +266,8 @@ TEST_CASE("HostFeed: takes a worker that has much to do for no reason to read by
   CHECK((*made).load() == 900);
 }
 
+namespace {
+
 // Numbered samples of 10 kB each, of which a reader with the options below has no room for a second batch.
 ry::Dataset large_stream(std::size_t count, const SharedCount& made) {
   return ry::Dataset::from_generator({{"n", ry::Dtype::i64}, ry::Field::text("word")}, [count, &made] {
@@ -281,6 +283,8 @@ ry::Dataset large_stream(std::size_t count, const SharedCount& made) {
 ry::EpochOptions tight_options(std::size_t rank) {
   return {.global_batch_size = 8, .rank = rank, .world_size = 2, .threads = 1, .bound_bytes = 100'000};
 }
+
+}  // namespace
 
 TEST_CASE("HostFeed: takes a worker that has no memory for more while its loop is slow for no reason to read twice") {
   constexpr std::chrono::milliseconds patience{1000};
