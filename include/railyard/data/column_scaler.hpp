@@ -101,7 +101,7 @@ class ColumnScaler {
   /// Another when the options are, or the columns that it has learned from.
   [[nodiscard]] std::uint64_t fingerprint() const {
     detail::Fingerprint fingerprint;
-    fingerprint.add_options(Options{rule_.options()});
+    detail::identify_options(Options{rule_.options()}, fingerprint);
     for (const detail::FeatureColumn& column : learned_.columns) fingerprint.add(std::string_view{column.name});
     return fingerprint.value();
   }

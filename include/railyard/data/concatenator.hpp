@@ -52,7 +52,7 @@ class Concatenator {
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const {
     detail::Fingerprint fingerprint;
-    fingerprint.add_options(options_);
+    detail::identify_options(options_, fingerprint);
     return fingerprint.value();
   }
   [[nodiscard]] Schema schema(const Schema& before) const { return plan(before).schema; }

@@ -118,7 +118,7 @@ class SimpleImputer {
   /// Another when the options are, or the columns that it has learned from.
   [[nodiscard]] std::uint64_t fingerprint() const {
     detail::Fingerprint fingerprint;
-    fingerprint.add_options(options_);
+    detail::identify_options(options_, fingerprint);
     for (const detail::FeatureColumn& column : learned_.numbers) fingerprint.add(std::string_view{column.name});
     fingerprint.add(learned_.texts);
     return fingerprint.value();

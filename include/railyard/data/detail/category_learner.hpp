@@ -141,7 +141,7 @@ class CategoryEncoder {
   template <class Options>
   [[nodiscard]] std::uint64_t fingerprint_with(const Options& options) const {
     Fingerprint fingerprint;
-    fingerprint.add_options(options);
+    identify_options(options, fingerprint);
     for (const CategoryColumn& column : learner_.learned()) fingerprint.add(std::string_view{column.name});
     return fingerprint.value();
   }

@@ -55,19 +55,6 @@ class Fingerprint {
     add(std::uint64_t{values.size()});
     for (const T& value : values) add(value);
   }
-  template <class... T>
-  void add_all(const T&... values) noexcept {
-    (add(values), ...);
-  }
-  /// All fields of options, also of those that get more fields one day.
-  template <class Options>
-  void add_options(const Options& options) noexcept {
-    constexpr std::size_t count = std::is_aggregate_v<Options> ? count_fields<Options>() : 0;
-    static_assert(count > 0 && count <= 8,
-                  "the options of a preprocessor are told from others by their fields: make them an aggregate of 1 to "
-                  "8 numbers, enumerators, texts, and vectors of these");
-    add_fields(options, std::integral_constant<std::size_t, count>{});
-  }
   /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
   /// file systems. Throws: DataError if one is not there.
   void add_files(const std::vector<std::string>& paths) {
@@ -87,41 +74,55 @@ class Fingerprint {
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
 
  private:
-  void add_fields(const auto& options, std::integral_constant<std::size_t, 1> /*count*/) noexcept {
-    const auto& [a] = options;
-    add_all(a);
-  }
-  void add_fields(const auto& options, std::integral_constant<std::size_t, 2> /*count*/) noexcept {
-    const auto& [a, b] = options;
-    add_all(a, b);
-  }
-  void add_fields(const auto& options, std::integral_constant<std::size_t, 3> /*count*/) noexcept {
-    const auto& [a, b, c] = options;
-    add_all(a, b, c);
-  }
-  void add_fields(const auto& options, std::integral_constant<std::size_t, 4> /*count*/) noexcept {
-    const auto& [a, b, c, d] = options;
-    add_all(a, b, c, d);
-  }
-  void add_fields(const auto& options, std::integral_constant<std::size_t, 5> /*count*/) noexcept {
-    const auto& [a, b, c, d, e] = options;
-    add_all(a, b, c, d, e);
-  }
-  void add_fields(const auto& options, std::integral_constant<std::size_t, 6> /*count*/) noexcept {
-    const auto& [a, b, c, d, e, f] = options;
-    add_all(a, b, c, d, e, f);
-  }
-  void add_fields(const auto& options, std::integral_constant<std::size_t, 7> /*count*/) noexcept {
-    const auto& [a, b, c, d, e, f, g] = options;
-    add_all(a, b, c, d, e, f, g);
-  }
-  void add_fields(const auto& options, std::integral_constant<std::size_t, 8> /*count*/) noexcept {
-    const auto& [a, b, c, d, e, f, g, h] = options;
-    add_all(a, b, c, d, e, f, g, h);
-  }
-
   std::uint64_t value_ = 0;
 };
+
+template <class T>
+concept Identifiable = requires(Fingerprint& to, const T& value) {
+  to.add(value);
+};
+
+template <class... T>
+void identify_all(Fingerprint& to, const T&... values) noexcept {
+  static_assert((Identifiable<T> && ...),
+                "the options of a preprocessor are told from others by their fields, which are to be numbers, "
+                "enumerators, texts, and vectors of these");
+  (to.add(values), ...);
+}
+
+/// Adds all fields of options, also of those that get more fields one day.
+template <class Options>
+void identify_options(const Options& options, Fingerprint& to) noexcept {
+  constexpr std::size_t count = std::is_aggregate_v<Options> ? count_fields<Options>() : 0;
+  static_assert(count > 0 && count <= 8,
+                "the options of a preprocessor are told from others by their fields: make them an aggregate of 1 to 8 "
+                "of them");
+  if constexpr (count == 1) {
+    const auto& [a] = options;
+    identify_all(to, a);
+  } else if constexpr (count == 2) {
+    const auto& [a, b] = options;
+    identify_all(to, a, b);
+  } else if constexpr (count == 3) {
+    const auto& [a, b, c] = options;
+    identify_all(to, a, b, c);
+  } else if constexpr (count == 4) {
+    const auto& [a, b, c, d] = options;
+    identify_all(to, a, b, c, d);
+  } else if constexpr (count == 5) {
+    const auto& [a, b, c, d, e] = options;
+    identify_all(to, a, b, c, d, e);
+  } else if constexpr (count == 6) {
+    const auto& [a, b, c, d, e, f] = options;
+    identify_all(to, a, b, c, d, e, f);
+  } else if constexpr (count == 7) {
+    const auto& [a, b, c, d, e, f, g] = options;
+    identify_all(to, a, b, c, d, e, f, g);
+  } else if constexpr (count == 8) {
+    const auto& [a, b, c, d, e, f, g, h] = options;
+    identify_all(to, a, b, c, d, e, f, g, h);
+  }
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
