@@ -146,9 +146,8 @@ class AnyPreprocessor {
     [[nodiscard]] std::vector<std::string> types_alike() const override {
       if constexpr (requires { preprocessor.types_alike(); }) {
         return preprocessor.types_alike();
-      } else if constexpr (tells_options || requires { preprocessor.touches(); }) {
-        return {};
       } else {
+        if (tells_options || touches()) return {};  // touches() may tell of no columns, for they are not known
         return {detail::demangled(typeid(P))};
       }
     }

@@ -77,7 +77,9 @@ class ArraySource {
   }
   [[nodiscard]] const std::string& label() const { return shared_->options.label; }
   /// Another when the options are that say which files are left out.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shared_->options.on_error.max_skips(); }
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    return detail::fingerprint_of(shared_->options.on_error, shared_->options.max_unpacked_bytes);
+  }
   /// How many damaged files were left out.
   [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
 

@@ -4,6 +4,8 @@
 
 #include "railyard/data/preprocessor.hpp"
 
+#include "railyard/data/detail/fingerprint.hpp"
+
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
@@ -13,6 +15,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -30,6 +34,12 @@ class BatchMapper {
     if (!function_) throw ConfigError{"a BatchMapper was given no function"};
   }
 
+  /// Another when the function is of another type, as each lambda is.
+  [[nodiscard]] std::uint64_t kind() const {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(std::string_view{function_.target_type().name()});
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Column> columns;
     const auto no_ends = std::make_shared<const std::vector<std::uint64_t>>();

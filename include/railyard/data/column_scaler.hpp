@@ -6,6 +6,7 @@
 
 #include "railyard/data/detail/byte_archive.hpp"
 #include "railyard/data/detail/feature_columns.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/numbers.hpp"
 
 #include "railyard/core/block.hpp"
@@ -24,9 +25,10 @@
 
 namespace railyard::inline v0_1 {
 
-/// Is what a ColumnScaler does to one feature (one element of one column). Writing one adds a scaler: options with the
-/// fields columns and except, statistics that are collected and merged, what is learned of them, and how a value
-/// changes by it. All but the rule itself have fields() as detail::ByteWriter wants it.
+/// Is what a ColumnScaler does to one feature (one element of one column). Writing one adds a scaler: options (an
+/// aggregate of at most 8 numbers, enumerators, texts, and vectors of these) with the fields columns and except,
+/// statistics that are collected and merged, what is learned of them, and how a value changes by it. All but the
+/// options have fields() as detail::ByteWriter wants it: the rule's are the options that apply() looks at.
 template <class R>
 concept ScalingRule = std::semiregular<R> &&
     requires(const R& rule, typename R::Options options, double value, typename R::Statistics statistics,
@@ -78,13 +80,15 @@ class ColumnScaler {
     for (std::size_t feature = 0; feature < others.size(); ++feature) statistics_[feature].merge(others[feature]);
   }
   void finish() {
+    std::vector<typename Rule::Learned> features;  // all or none
     for (const auto& statistics : statistics_) {
       if (statistics.count() == 0) {
         throw DataError{detail::compose("{} found no value in {}: leave it out, or impute a constant first", Rule::name,
-                                        learned_.columns.name_of_feature(learned_.features.size()))};
+                                        learned_.columns.name_of_feature(features.size()))};
       }
-      learned_.features.push_back(rule_.learn(statistics));
+      features.push_back(rule_.learn(statistics));
     }
+    learned_.features = std::move(features);
     learned_.rule = rule_;
     statistics_.clear();
   }
@@ -94,6 +98,13 @@ class ColumnScaler {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(rule_.options().columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    detail::identify_options(Options{rule_.options()}, fingerprint);
+    for (const detail::FeatureColumn& column : learned_.columns) fingerprint.add(std::string_view{column.name});
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const detail::FeatureColumn& column : columns()) fields.push_back(field_after(before, column));

@@ -52,11 +52,7 @@ class Concatenator {
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const {
     detail::Fingerprint fingerprint;
-    fingerprint.add(options_.columns);
-    fingerprint.add(options_.except);
-    fingerprint.add(std::string_view{options_.output});
-    fingerprint.add(static_cast<std::uint64_t>(options_.dtype));
-    fingerprint.add(options_.keeps_columns);
+    detail::identify_options(options_, fingerprint);
     return fingerprint.value();
   }
   [[nodiscard]] Schema schema(const Schema& before) const { return plan(before).schema; }

@@ -47,6 +47,8 @@ class OneHotEncoder : public detail::CategoryEncoder {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_with(options_); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const auto& column : learner_.columns(before)) fields.push_back(field_of(column));
@@ -98,6 +100,8 @@ class OrdinalEncoder : public detail::CategoryEncoder {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_with(options_); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const auto& column : learner_.columns(before)) fields.push_back({.name = column.name, .dtype = Dtype::i64});
@@ -160,6 +164,8 @@ class LabelEncoder {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return encoder_.touches(); }
+  /// Another when it has learned from another column.
+  [[nodiscard]] std::uint64_t fingerprint() const { return encoder_.fingerprint(); }
   [[nodiscard]] Schema schema(const Schema& before) const { return encoder_.schema(before); }
   [[nodiscard]] Block transform(const Block& block) const { return encoder_.transform(block); }
 

@@ -35,7 +35,9 @@ struct EpochOptions {
   std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
   /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
-  /// take more; the window of a shuffle is refused where it leaves no room for two batches that would have it alone.
+  /// take more: a batch is there twice while it is put together, or an operation makes another of it, and the bound is
+  /// broken by as much as it does not hold of that. The window of a shuffle is refused where it leaves no room for two
+  /// batches that would have it alone.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;

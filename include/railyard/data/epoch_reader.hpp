@@ -103,8 +103,11 @@ class EpochDriver {
   void start();
   void ask_to_stop() noexcept;
   void drive() noexcept;
-  void rest(bool rests) const noexcept {
-    if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
+  void tell(FeedRest rest) const noexcept {
+    if (wishes_.feed != nullptr) wishes_.feed->rest(rest);
+  }
+  [[nodiscard]] FeedRest reason_to_rest() const noexcept {
+    return ready_.empty() ? FeedRest::of_memory : FeedRest::of_loop;
   }
   // One step is computed while the caller has another, if there is memory for both; else when the caller waits for it.
   [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept {
@@ -195,12 +198,12 @@ inline void EpochDriver::drive() noexcept {
       std::unique_lock lock{mutex_};
       if (!has_room_below(options_.prefetch)) {
         is_resting_ = true;
-        rest(true);
+        tell(reason_to_rest());
         changed_.wait(lock, [this] { return is_stopping_ || !is_resting_; });
       }
       if (is_stopping_) return;
     }
-    rest(false);
+    tell(FeedRest::none);
     std::optional<Ready> ready;
     try {
       ready = compute();
@@ -213,7 +216,7 @@ inline void EpochDriver::drive() noexcept {
       ready_.push_back(std::move(*ready));
     }
     changed_.notify_all();
-    if (is_over_) return rest(true);
+    if (is_over_) return tell(FeedRest::of_loop);
   }
 }
 
@@ -243,6 +246,7 @@ inline std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadl
     ready_.pop_front();
     const bool wakes = is_resting_ && has_room_below(options_.prefetch / 2 + 1);
     if (wakes) is_resting_ = false;
+    if (is_resting_) tell(reason_to_rest());
     lock.unlock();
     if (wakes) changed_.notify_all();
     return first;

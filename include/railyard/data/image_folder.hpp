@@ -85,10 +85,10 @@ class ImageFolder {
   [[nodiscard]] std::uint64_t fingerprint() const {
     const ImageFolderOptions& options = shared_->options;
     detail::Fingerprint fingerprint;
-    fingerprint.add(static_cast<std::uint64_t>(options.fit));
-    fingerprint.add(static_cast<std::uint64_t>(options.layout));
-    fingerprint.add(static_cast<std::uint64_t>(options.colors));
-    fingerprint.add(std::uint64_t{options.on_error.max_skips()});
+    fingerprint.add(options.fit);
+    fingerprint.add(options.layout);
+    fingerprint.add(options.colors);
+    fingerprint.add(detail::fingerprint_of(options.on_error, options.max_pixels));
     return fingerprint.value();
   }
   /// How many damaged pictures were left out.

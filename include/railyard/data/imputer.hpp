@@ -7,6 +7,7 @@
 #include "railyard/data/detail/byte_archive.hpp"
 #include "railyard/data/detail/categories.hpp"
 #include "railyard/data/detail/feature_columns.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/moments.hpp"
 #include "railyard/data/detail/numbers.hpp"
 #include "railyard/data/detail/quantile_sketch.hpp"
@@ -92,14 +93,18 @@ class SimpleImputer {
     }
   }
   void finish() {
+    std::vector<double> numbers;  // all or none
+    std::vector<std::string> texts;
     for (std::size_t at = 0; at < seen_.size(); ++at) {
       const Category fill = fill_of(seen_[at], at >= learned_.numbers.size(), column_of(at));
       if (const auto* text = std::get_if<std::string>(&fill)) {
-        learned_.fill_texts.push_back(*text);
+        texts.push_back(*text);
       } else {
-        learned_.fill_numbers.push_back(std::get<double>(fill));
+        numbers.push_back(std::get<double>(fill));
       }
     }
+    learned_.fill_numbers = std::move(numbers);
+    learned_.fill_texts = std::move(texts);
     seen_.clear();
   }
 
@@ -110,6 +115,14 @@ class SimpleImputer {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    detail::identify_options(options_, fingerprint);
+    for (const detail::FeatureColumn& column : learned_.numbers) fingerprint.add(std::string_view{column.name});
+    fingerprint.add(learned_.texts);
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const {
     check_learned();
     for (const auto& column : learned_.numbers) {

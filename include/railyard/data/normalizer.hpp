@@ -44,9 +44,7 @@ class Normalizer {
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const {
     detail::Fingerprint fingerprint;
-    fingerprint.add(options_.columns);
-    fingerprint.add(options_.except);
-    fingerprint.add(static_cast<std::uint64_t>(options_.norm));
+    detail::identify_options(options_, fingerprint);
     return fingerprint.value();
   }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }

@@ -2,6 +2,8 @@
 // What becomes of the samples of a source that are damaged. Data room.
 #pragma once
 
+#include "railyard/data/detail/fingerprint.hpp"
+
 #include "railyard/core/version.hpp"
 
 #include <atomic>
@@ -29,6 +31,19 @@ class OnError {
 
   std::uint64_t max_skips_;
 };
+
+namespace detail {
+
+/// Returns a number that tells which samples are left out: of those that are damaged, and of those above a limit.
+[[nodiscard]] inline std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept {
+  if (policy.stops_at_once()) return 0;
+  Fingerprint fingerprint;
+  fingerprint.add(policy.max_skips());
+  fingerprint.add(limit);
+  return fingerprint.value();
+}
+
+}  // namespace detail
 
 /// Counts the samples that were left out; copies share the count, of what their process has read. Samples that are read
 /// again do not count again.

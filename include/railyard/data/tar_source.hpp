@@ -46,7 +46,9 @@ class TarSource {
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
   /// Another when the options are that say which samples are left out.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    return detail::fingerprint_of(shards_->options().on_error, shards_->options().max_member_bytes);
+  }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
@@ -122,7 +124,9 @@ class TarStream {
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
   /// Another when the options are that say which samples are left out.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    return detail::fingerprint_of(shards_->options().on_error, shards_->options().max_member_bytes);
+  }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 

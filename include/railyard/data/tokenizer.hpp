@@ -4,6 +4,7 @@
 
 #include "railyard/data/preprocessor.hpp"
 
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/numbers.hpp"
 
 #include "railyard/core/block.hpp"
@@ -16,6 +17,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -41,6 +43,12 @@ class Tokenizer {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the function is of another type, as each lambda is.
+  [[nodiscard]] std::uint64_t kind() const {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(std::string_view{options_.tokens.target_type().name()});
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
 
   [[nodiscard]] Block transform(const Block& block) const {

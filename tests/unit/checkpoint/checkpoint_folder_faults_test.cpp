@@ -5,13 +5,13 @@
 
 #include "support/catch.hpp"
 #include "support/crash_disk.hpp"
+#include "support/file_size_limit.hpp"
 
 #include <algorithm>
 #include <csignal>
 #include <random>
 
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 
 using namespace railyard_test;
@@ -229,20 +229,13 @@ TEST_CASE("TRAPS 42: a file that may not become so large is an error and no sign
   const Scratch scratch;
   ry::CheckpointFolder folder{scratch.path() / "checkpoints"};
   commit_to(folder, 1);
-  rlimit former{};
-  ::getrlimit(RLIMIT_FSIZE, &former);
-  const rlimit limit{.rlim_cur = 4096, .rlim_max = former.rlim_max};
-  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
   Contribution contribution;
   contribution.add("large", std::string(10'000, 'x'));
-  std::string message;
-  try {
-    folder.commit({}, contribution.parts());
-  } catch (const ry::Error& error) {
-    message = error.what();
+  {
+    const FileSizeLimit limit{4096};
+    CHECK_THROWS_WITH(folder.commit({}, contribution.parts()),
+                      ContainsSubstring("large: write failed: File too large") && ContainsSubstring("ulimit -f"));
   }
-  ::setrlimit(RLIMIT_FSIZE, &former);
-  CHECK_THAT(message, ContainsSubstring("large: write failed: File too large") && ContainsSubstring("ulimit -f"));
   CHECK(check_whole(scratch.path() / "checkpoints") == 1);
 }
 

@@ -4,6 +4,7 @@
 
 #include "support/catch.hpp"
 #include "support/core_dumps.hpp"
+#include "support/file_size_limit.hpp"
 
 #include <sys/resource.h>
 
@@ -57,18 +58,9 @@ TEST_CASE("Segment: a file that is not there takes no memory") {
 }
 
 TEST_CASE("Segment: one that is larger than files may be is an error with the remedy and no signal") {
-  rlimit former{};
-  ::getrlimit(RLIMIT_FSIZE, &former);
-  const rlimit limit{.rlim_cur = 4096, .rlim_max = former.rlim_max};
-  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  std::string message;
-  try {
-    static_cast<void>(ry::detail::size_memory_file({}, 8192, "a test"));
-  } catch (const ry::ConfigError& error) {
-    message = error.what();
-  }
-  ::setrlimit(RLIMIT_FSIZE, &former);
-  CHECK_THAT(message, ContainsSubstring("ftruncate()") && ContainsSubstring("ulimit -f"));
+  const FileSizeLimit limit{4096};
+  CHECK_THROWS_WITH(ry::detail::size_memory_file({}, 8192, "a test"),
+                    ContainsSubstring("ftruncate()") && ContainsSubstring("ulimit -f"));
 }
 
 TEST_CASE("Segment: is left out of core dumps, each of which would hold the memory of all ranks (TRAPS 26)") {

@@ -104,6 +104,14 @@ TEMPLATE_TEST_CASE("ColumnScaler: says what it cannot learn from", "", ry::Stand
   CHECK_THROWS_AS(TestType{{.columns = {"good"}}}.transform(block), ry::ConfigError);
 }
 
+TEST_CASE("ColumnScaler: has learned nothing where it cannot learn from one of several features") {
+  const ry::Block block = Rows{}.numbers<double>("good", {1, 2}).numbers<double>("empty", {nan, nan}).block();
+  ry::StandardScaler scaler{{.columns = {"good", "empty"}}};
+  CHECK_THROWS_AS(preprocessing::fit(scaler, block), ry::DataError);
+  CHECK(scaler.learned().empty());
+  CHECK_THROWS_WITH(scaler.transform(block), ContainsSubstring("has learned nothing"));
+}
+
 TEST_CASE("ColumnScaler: lets infinities and missing values that it did not learn from be what they are") {
   const auto scaler = fitted(ry::StandardScaler{{.columns = {"a"}}}, Rows{}.numbers<double>("a", {1, 2}).block());
   const ry::Block block = Rows{}.numbers<double>("a", {infinity, -infinity, nan}).block();

@@ -6,9 +6,10 @@
 #include "railyard/data/epoch_reader.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -19,21 +20,46 @@ namespace {
 constexpr std::size_t shuffled_sample_bytes = 10'000;
 constexpr std::size_t shuffled_bound_bytes = std::size_t{4} << 20U;
 
+// Looks from any thread at how much a reader has under way at most, until the look ends.
+class Look {
+ public:
+  void at_now() {
+    const std::lock_guard lock{mutex_};
+    if (reader_ != nullptr) most_ = std::max(most_, reader_->used_bytes());
+  }
+  [[nodiscard]] std::size_t most() const noexcept { return most_; }
+
+  // Is a look at one reader, which ends before the reader does, however that comes about.
+  class At {
+   public:
+    At(Look& look, const ry::EpochReader& reader) : look_(&look) { look_->set(&reader); }
+    At(const At&) = delete;
+    At& operator=(const At&) = delete;
+    ~At() { look_->set(nullptr); }
+
+   private:
+    Look* look_;
+  };
+
+ private:
+  void set(const ry::EpochReader* reader) {
+    const std::lock_guard lock{mutex_};
+    reader_ = reader;
+  }
+
+  std::mutex mutex_{};
+  const ry::EpochReader* reader_ = nullptr;
+  std::size_t most_ = 0;
+};
+
 // Reads shuffled samples in batches, and returns how much is under way at most, in percent of the bound. window, batch:
 // in percent of it as well.
 std::size_t percent_used(std::size_t window, std::size_t batch, std::size_t threads) {
   constexpr std::size_t percent_rows = shuffled_bound_bytes / shuffled_sample_bytes;  // of a hundred
-  std::atomic<const ry::EpochReader*> reader = nullptr;
-  std::atomic<std::size_t> most = 0;
-  const auto look = [&] {
-    const ry::EpochReader* const looked_at = reader.load();
-    const std::size_t used = looked_at == nullptr ? 0 : looked_at->used_bytes();
-    for (std::size_t before = most; used > before && !most.compare_exchange_weak(before, used);) {
-    }
-  };
+  Look look;
   const std::vector<std::uint8_t> row(shuffled_sample_bytes);
   const auto same = [&](const ry::Sample&, ry::SampleWriter& out) {
-    look();
+    look.at_now();
     out.set("x", row);
   };
   const auto dataset =
@@ -49,15 +75,14 @@ std::size_t percent_used(std::size_t window, std::size_t batch, std::size_t thre
                        .threads = threads,
                        .prefetch = 1000,
                        .bound_bytes = shuffled_bound_bytes}};
-  reader = &all;
+  const Look::At looked_at{look, all};
   std::size_t samples = 0;
   while (const auto step = all.next()) {
     samples += step->samples;
-    look();
+    look.at_now();
   }
-  reader = nullptr;  // before it ends
   CHECK(samples == 3 * percent_rows);
-  return most * 100 / shuffled_bound_bytes;
+  return look.most() * 100 / shuffled_bound_bytes;
 }
 
 }  // namespace
@@ -91,6 +116,20 @@ TEST_CASE("EpochOptions: take from the dataset what they do not say") {
   std::vector<std::size_t> sizes;
   for (const ry::EpochStep& step : reader) sizes.push_back(step.block.rows());
   CHECK(sizes == std::vector<std::size_t>{4, 4, 1});
+}
+
+TEST_CASE("EpochOptions: a batch may be as large as can be said, also where reading goes on in the middle") {
+  for (const bool is_stream : {false, true}) {
+    const auto columns = ry::Dataset::from_columns({{"x", std::vector<float>(10)}});
+    const auto dataset = is_stream ? columns.filter([](const ry::Sample&) { return true; }) : columns;
+    ry::EpochReader begin{dataset, {.global_batch_size = 3}};
+    CHECK(begin.next());
+    ry::EpochReader rest{dataset,
+                         {.global_batch_size = std::numeric_limits<std::size_t>::max(), .from = begin.position()}};
+    const auto step = rest.next();
+    CHECK((step && step->samples == 7));
+    CHECK_FALSE(rest.next());
+  }
 }
 
 TEST_CASE(
@@ -137,5 +176,13 @@ TEST_CASE("EpochOptions: large windows and large batches together keep to the bo
 TEST_CASE("EpochOptions: a window that leaves no room for two batches is refused") {
   CHECK_THROWS_WITH(percent_used(70, 20, 1), ContainsSubstring("shuffle_window(") &&
                                                  ContainsSubstring("for batches: make it or the batches smaller"));
-  CHECK(percent_used(10, 60, 0) > 110);  // the batch itself breaks the bound
+}
+
+TEST_CASE("EpochOptions: batches of which the bound holds no two are read all the same, and break it by no more") {
+  for (const std::size_t threads : {0U, 1U, 3U}) {
+    for (const auto& [window, batch] : {std::pair{10U, 60U}, std::pair{10U, 150U}, std::pair{40U, 90U}}) {
+      CAPTURE(threads, window, batch);
+      CHECK(percent_used(window, batch, threads) <= window + 2 * batch + 10);
+    }
+  }
 }

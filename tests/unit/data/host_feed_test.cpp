@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -263,6 +264,77 @@ TEST_CASE("HostFeed: takes a worker that has much to do for no reason to read by
       patience);
   CHECK(seen == std::vector<std::size_t>{450, 450});
   CHECK((*made).load() == 900);
+}
+
+namespace {
+
+// Numbered samples of 10 kB each, of which a reader with the options below has no room for a second batch.
+ry::Dataset large_stream(std::size_t count, const SharedCount& made) {
+  return ry::Dataset::from_generator({{"n", ry::Dtype::i64}, ry::Field::text("word")}, [count, &made] {
+    return [count, &made, at = std::uint64_t{0}](ry::SampleWriter& out) mutable {
+      if (at == count) return false;
+      ++*made;
+      out.set("n", static_cast<std::int64_t>(at++));
+      out.set("word", std::string(10'000, 'x'));
+      return true;
+    };
+  });
+}
+ry::EpochOptions tight_options(std::size_t rank) {
+  return {.global_batch_size = 8, .rank = rank, .world_size = 2, .threads = 1, .bound_bytes = 100'000};
+}
+
+}  // namespace
+
+TEST_CASE("HostFeed: takes a worker that has no memory for more while its loop is slow for no reason to read twice") {
+  constexpr std::chrono::milliseconds patience{1000};
+  for (const std::size_t slow : {0U, 1U}) {
+    SharedCount made;
+    const auto dataset = large_stream(40, made);
+    std::barrier both{2};
+    const auto seen = on_host(
+        2,
+        [&](std::size_t rank, HostFeed& feed) {
+          both.arrive_and_wait();
+          std::size_t samples = 0;
+          for (const ry::EpochStep& step : ry::EpochReader{dataset, tight_options(rank), through(feed)}) {
+            samples += step.samples;
+            both.arrive_and_wait();  // as workers that keep step
+            const auto deadline = ry::Deadline::after(patience + patience / 4);
+            while (rank == slow && samples == 12 && !deadline.expired()) std::this_thread::yield();
+          }
+          return std::pair{samples, feed.alone_from()};
+        },
+        patience);
+    CAPTURE(slow);
+    for (const auto& [samples, alone_from] : seen) {
+      CHECK(samples == 20);
+      CHECK(alone_from == HostFeed::never);
+    }
+    CHECK((*made).load() == 40);
+  }
+}
+
+TEST_CASE("HostFeed: a worker that has no memory for more, and whose loop has stopped, holds nobody up for good") {
+  for (const std::size_t stopped : {0U, 1U}) {
+    SharedCount made;
+    const auto dataset = large_stream(40, made);
+    std::atomic<bool> is_done = false;
+    const auto seen = on_host(
+        2,
+        [&](std::size_t rank, HostFeed& feed) {
+          std::size_t samples = 0;
+          for (const ry::EpochStep& step : ry::EpochReader{dataset, tight_options(rank), through(feed)}) {
+            samples += step.samples;
+            while (rank == stopped && !is_done) std::this_thread::yield();
+          }
+          is_done = true;
+          return samples;
+        },
+        std::chrono::milliseconds{20});
+    CAPTURE(stopped);
+    CHECK(seen == std::vector<std::size_t>{20, 20});
+  }
 }
 
 TEST_CASE("HostFeed: tells every worker what is wrong with a sample") {

@@ -95,6 +95,14 @@ TEST_CASE("SimpleImputer: says what it cannot learn from") {
   CHECK_THROWS_AS(ry::SimpleImputer{{.columns = {"empty"}}}.transform(block), ry::ConfigError);
 }
 
+TEST_CASE("SimpleImputer: has learned nothing where it cannot learn from one of several columns") {
+  const ry::Block block = Rows{}.numbers<double>("good", {1, nan}).numbers<double>("empty", {nan, nan}).block();
+  ry::SimpleImputer imputer{{.columns = {"good", "empty"}}};
+  CHECK_THROWS_AS(preprocessing::fit(imputer, block), ry::DataError);
+  CHECK(imputer.fill_numbers().empty());
+  CHECK_THROWS_WITH(imputer.transform(block), ContainsSubstring("has learned nothing"));
+}
+
 TEST_CASE("SimpleImputer: learns the same from any number of workers, and after a checkpoint") {
   for (const auto with : {ry::Impute::mean, ry::Impute::median, ry::Impute::most_frequent, ry::Impute::constant}) {
     const ry::SimpleImputer imputer{{.columns = {"a", "b"}, .with = with}};

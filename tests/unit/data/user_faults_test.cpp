@@ -102,6 +102,28 @@ TEST_CASE("Dataset::map_batches: an exception of the function names all samples 
   CHECK_THAT(fault_of(dataset, 0), ContainsSubstring("map_batches: 3 samples between 2 and 9: no sum"));
 }
 
+TEST_CASE("EpochReader: an exception in a stream comes after the same batches for any number of threads") {
+  const auto dataset = up_to(1000).shuffle_window(100).filter([](const ry::Sample& sample) {
+    if (sample.id() == 657) throw std::runtime_error{"no such thing"};
+    return true;
+  });
+  const auto batches_before = [&](std::size_t threads) {
+    ry::EpochReader reader{dataset, {.global_batch_size = 3, .threads = threads, .bound_bytes = 1 << 14}};
+    std::size_t batches = 0;
+    try {
+      while (reader.next()) ++batches;
+    } catch (const ry::DataError& error) {
+      CHECK_THAT(error.what(), ContainsSubstring("filter: sample 657: no such thing"));
+    }
+    CHECK_THROWS_WITH(reader.next(), ContainsSubstring("sample 657"));  // does not go on after it
+    CHECK(reader.position().consumed() == 3 * batches);
+    return batches;
+  };
+  const std::size_t batches = batches_before(0);
+  CHECK(batches > 100);
+  for (const std::size_t threads : {1U, 2U, 4U, 8U}) CHECK(batches_before(threads) == batches);
+}
+
 TEST_CASE(
     "EpochReader: says what does not answer when the deadline passes; FAULTS E10: a worker that hangs is no hang") {
   std::promise<void> go_on;

@@ -258,6 +258,28 @@ TEST_CASE(
   CHECK(made_by(newest, samples) == made_by(scaler_of(samples), samples));
 }
 
+TEST_CASE("Preprocessors: those of one type that differ in the columns they leave out are kept side by side") {
+  const Scratch scratch;
+  const ry::Dataset samples = numbers(few);
+  const auto fitted = [&](const std::string& left_out) {
+    ry::StandardScaler scaler{{.except = {left_out}}};
+    ry::fit(scaler, samples);
+    return scaler;
+  };
+  const auto read = [&](ry::Worker& worker) {
+    for (const std::string left_out : {"y", "x", "y"}) {
+      worker.keep_preprocessors(worker.dataset("train").transform(fitted(left_out)));
+    }
+    report_once(worker);
+  };
+  const ry::Result result = run(scratch, {{"train", samples}}, read);
+  REQUIRE(result.error() == "");
+  CHECK(result.checkpoint()->parts() == std::vector<std::string>{"mean", "preprocessor.train", "preprocessor.train-2"});
+  ry::StandardScaler second{{.except = {"x"}}};
+  result.checkpoint()->load_preprocessor("train-2", second);
+  CHECK(made_by(second, samples, "y") == made_by(fitted("x"), samples, "y"));
+}
+
 // Scales a column, and does not say which.
 struct SilentScaler {
   ry::StandardScaler inner;

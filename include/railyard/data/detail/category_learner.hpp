@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/byte_archive.hpp"
 #include "railyard/data/detail/categories.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/numbers.hpp"
 
 #include "railyard/core/block.hpp"
@@ -62,6 +63,8 @@ class CategoryLearner {
     counts_.clear();
   }
 
+  /// Returns the columns, or none where nothing was learned.
+  [[nodiscard]] const std::vector<CategoryColumn>& learned() const noexcept { return columns_; }
   /// Returns the columns. Throws: ConfigError if nothing was learned, or one is gone or of another kind.
   [[nodiscard]] const std::vector<CategoryColumn>& columns(const Schema& schema) const {
     check_learned();
@@ -134,6 +137,14 @@ class CategoryEncoder {
 
  protected:
   explicit CategoryEncoder(CategoryLearner learner) : learner_(std::move(learner)) {}
+
+  template <class Options>
+  [[nodiscard]] std::uint64_t fingerprint_with(const Options& options) const {
+    Fingerprint fingerprint;
+    identify_options(options, fingerprint);
+    for (const CategoryColumn& column : learner_.learned()) fingerprint.add(std::string_view{column.name});
+    return fingerprint.value();
+  }
 
   CategoryLearner learner_;
 };

@@ -25,17 +25,21 @@ struct FeedTaker {
   std::atomic<bool> has_left{false};
 };
 
-// Counts how long another worker may hold up this one's loop. Only while the loop waits: what is read ahead has time.
+// Counts how long another worker that rests may hold up this one's loop. Only while the loop waits: what is read ahead
+// has time. keeps_step: its loop takes as many batches as this one; then a rest for want of memory, which ends when the
+// loop comes back from what it does between two batches, counts for little: to read by oneself would not be faster.
 class FeedPatience {
  public:
-  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), budget_(budget) {}
+  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget, bool keeps_step = false) noexcept
+      : taker_(&taker), budget_(budget), memory_divisor_(keeps_step ? 30 : 1) {}
 
-  // Sleeps for a moment, or until the word is another. False when it is enough.
-  [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts = true) noexcept {
+  // Sleeps for a moment, or until the word is another. False when it is enough. rest: of the other worker.
+  [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                          FeedRest rest = FeedRest::of_loop) noexcept {
     const auto begin = Deadline::Clock::now();
-    counts = counts && taker_->waits.load();
+    const bool counts = rest != FeedRest::none && taker_->waits.load();
     futex_wait(word, seen, std::chrono::milliseconds{20});
-    if (counts) spent_ += Deadline::Clock::now() - begin;
+    if (counts) spent_ += (Deadline::Clock::now() - begin) / (rest == FeedRest::of_memory ? memory_divisor_ : 1);
     return !is_spent() && !taker_->has_left.load();
   }
   [[nodiscard]] std::chrono::nanoseconds spent() const noexcept { return spent_; }
@@ -44,6 +48,7 @@ class FeedPatience {
  private:
   const FeedTaker* taker_;
   std::chrono::nanoseconds budget_;
+  int memory_divisor_;
   std::chrono::nanoseconds spent_{0};
 };
 
@@ -117,10 +122,10 @@ class FeedWriter {
   // Patience is for readers that rest. Meanwhile the leader rests too, for whoever waits for it.
   [[nodiscard]] bool wait_for_room(std::uint32_t seen, FeedPatience& patience) const noexcept {
     flush();
-    const bool rests = line_->rests.load();
-    if (rests) header_->state.store(FeedHeader::resting);
-    const bool may_go_on = patience.wait(line_->taken, seen, rests) && is_alive(line_->process.load());
-    header_->state.store(FeedHeader::working);
+    const FeedRest rest = line_->rest.load();
+    header_->rest.store(rest);
+    const bool may_go_on = patience.wait(line_->taken, seen, rest) && is_alive(line_->process.load());
+    header_->rest.store(FeedRest::none);
     return may_go_on;
   }
 
@@ -152,7 +157,7 @@ class FeedReader {
       const std::uint32_t seen = line_->filled.load();
       const bool is_late = header.key.load() == key;  // loaded first: it is set after the readers are known
       if (line_->accepted.load() == session_) break;
-      if (is_late || header.state.load() == FeedHeader::gone || !patience.wait(line_->filled, seen)) return false;
+      if (is_late || header.is_gone.load() || !patience.wait(line_->filled, seen)) return false;
     }
     read_ = line_->start.load();
     line_->read.store(read_);
@@ -169,8 +174,8 @@ class FeedReader {
       const std::size_t part = std::min<std::size_t>(size, line_->written.load() - read_);
       if (part == 0) {
         release();
-        const bool rests = memory_->header().state.load() == FeedHeader::resting;
-        if (!was_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rests)) return false;
+        const FeedRest rest = memory_->header().rest.load();
+        if (!was_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rest)) return false;
         continue;
       }
       const std::size_t at = read_ % capacity;
@@ -185,7 +190,7 @@ class FeedReader {
   }
   // Wakes the leader, if it waits for room.
   void release() const noexcept { nudge(line_->taken); }
-  void rest(bool rests) const noexcept { line_->rests.store(rests); }
+  void rest(FeedRest rest) const noexcept { line_->rest.store(rest); }
   void leave() const noexcept {
     line_->session.store(0);
     release();

@@ -29,6 +29,10 @@ namespace detail {
 // One that is dead, and waits to be buried, counts as alive.
 [[nodiscard]] inline bool is_alive(pid_t process) noexcept { return ::kill(process, 0) == 0 || errno != ESRCH; }
 
+// Says why a worker neither reads nor takes what it is given: its loop has batches and takes none, or there is no
+// memory for another batch beside the one that its loop has.
+enum class FeedRest : std::uint32_t { none, of_loop, of_memory };
+
 // Belongs to one reader, and to the leader who writes for it. Bytes are counted from the begin of the memory's life;
 // byte number n lies at n modulo the capacity.
 struct alignas(64) FeedLine {
@@ -37,7 +41,7 @@ struct alignas(64) FeedLine {
   std::atomic<std::uint64_t> key{0};      // which batches of what these are
   std::atomic<std::uint64_t> rank{0};     // whose part of them it wants
   std::atomic<std::int32_t> process{0};
-  std::atomic<bool> rests{false};  // it takes nothing, for its loop does not
+  std::atomic<FeedRest> rest{FeedRest::none};
   std::atomic<std::uint64_t> read{0};
   std::atomic<std::uint32_t> taken{0};  // a futex: moves when the leader may find something new here
   // Written by the leader.
@@ -49,12 +53,11 @@ struct alignas(64) FeedLine {
 };
 
 struct FeedHeader {
-  enum State : std::uint32_t { resting, working, gone };
-
   std::uint64_t token = 0;  // tells this memory from any other
   std::uint64_t num_readers = 0;
-  std::uint64_t capacity = 0;           // bytes of each line
-  std::atomic<std::uint32_t> state{};   // of the leader
+  std::uint64_t capacity = 0;                     // bytes of each line
+  std::atomic<FeedRest> rest{FeedRest::of_loop};  // of the leader
+  std::atomic<bool> is_gone{false};               // the leader
   std::atomic<std::uint64_t> key{0};    // of the session that is under way, whose readers are known; 0 for none
   std::atomic<std::uint32_t> asked{0};  // a futex: moves when a reader wants to be served
 };

@@ -11,11 +11,13 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <sys/stat.h>
@@ -23,18 +25,35 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Stands for any value where nothing is computed.
+struct AnyValue {
+  template <class T>
+  operator T() const;
+};
+
+/// How many fields an aggregate has. Values: AnyValue for each that it is known to have.
+template <class T, class... Values>
+[[nodiscard]] consteval std::size_t count_fields() {
+  if constexpr (requires { T{Values{}..., AnyValue{}}; }) {
+    return count_fields<T, Values..., AnyValue>();
+  } else {
+    return sizeof...(Values);
+  }
+}
+
 /// Collects what samples depend on; the order counts.
 class Fingerprint {
  public:
   void add(std::uint64_t number) noexcept { value_ = mix_bits(value_ ^ mix_bits(number)); }
   void add(double number) noexcept { add(std::bit_cast<std::uint64_t>(number)); }
-  void add(bool truth) noexcept { add(std::uint64_t{truth ? 1U : 0U}); }
-  void add(char character) noexcept { add(std::uint64_t{static_cast<unsigned char>(character)}); }
+  template <class T>
+  requires(std::integral<T> || std::is_enum_v<T>) void add(T value) noexcept { add(static_cast<std::uint64_t>(value)); }
   void add(std::span<const std::byte> bytes) noexcept { add(digest_of(bytes)); }
   void add(std::string_view text) noexcept { add(std::as_bytes(std::span{text})); }
-  void add(const std::vector<std::string>& texts) noexcept {
-    add(std::uint64_t{texts.size()});
-    for (const std::string& text : texts) add(std::string_view{text});
+  template <class T>
+  void add(const std::vector<T>& values) noexcept {
+    add(std::uint64_t{values.size()});
+    for (const T& value : values) add(value);
   }
   /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
   /// file systems. Throws: DataError if one is not there.
@@ -57,6 +76,53 @@ class Fingerprint {
  private:
   std::uint64_t value_ = 0;
 };
+
+template <class T>
+concept Identifiable = requires(Fingerprint& to, const T& value) {
+  to.add(value);
+};
+
+template <class... T>
+void identify_all(Fingerprint& to, const T&... values) noexcept {
+  static_assert((Identifiable<T> && ...),
+                "the options of a preprocessor are told from others by their fields, which are to be numbers, "
+                "enumerators, texts, and vectors of these");
+  (to.add(values), ...);
+}
+
+/// Adds all fields of options, also of those that get more fields one day.
+template <class Options>
+void identify_options(const Options& options, Fingerprint& to) noexcept {
+  constexpr std::size_t count = std::is_aggregate_v<Options> ? count_fields<Options>() : 0;
+  static_assert(count > 0 && count <= 8,
+                "the options of a preprocessor are told from others by their fields: make them an aggregate of 1 to 8 "
+                "of them");
+  if constexpr (count == 1) {
+    const auto& [a] = options;
+    identify_all(to, a);
+  } else if constexpr (count == 2) {
+    const auto& [a, b] = options;
+    identify_all(to, a, b);
+  } else if constexpr (count == 3) {
+    const auto& [a, b, c] = options;
+    identify_all(to, a, b, c);
+  } else if constexpr (count == 4) {
+    const auto& [a, b, c, d] = options;
+    identify_all(to, a, b, c, d);
+  } else if constexpr (count == 5) {
+    const auto& [a, b, c, d, e] = options;
+    identify_all(to, a, b, c, d, e);
+  } else if constexpr (count == 6) {
+    const auto& [a, b, c, d, e, f] = options;
+    identify_all(to, a, b, c, d, e, f);
+  } else if constexpr (count == 7) {
+    const auto& [a, b, c, d, e, f, g] = options;
+    identify_all(to, a, b, c, d, e, f, g);
+  } else if constexpr (count == 8) {
+    const auto& [a, b, c, d, e, f, g, h] = options;
+    identify_all(to, a, b, c, d, e, f, g, h);
+  }
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1

@@ -84,7 +84,7 @@ class HostFeed {
   HostFeed& operator=(const HostFeed&) = delete;
   ~HostFeed() {
     if (!leads() || !memory_->is_maker()) return;  // a forked child leaves it alone
-    memory_->header().state.store(FeedHeader::gone);
+    memory_->header().is_gone.store(true);
     for (const FeedWriter& writer : writers_) writer.leave();
   }
 
@@ -92,10 +92,10 @@ class HostFeed {
   // Of all lines together, for the leader.
   [[nodiscard]] std::size_t bytes() const noexcept { return writers_.size() * memory_->header().capacity; }
 
-  // Says that this worker reads no further, for its loop does not take what it has read; or that it does again.
-  void rest(bool rests) const noexcept {
-    if (leads()) memory_->header().state.store(rests ? FeedHeader::resting : FeedHeader::working);
-    if (reader_) reader_->rest(rests);
+  // Says that this worker reads no further, and why; or that it does again.
+  void rest(FeedRest rest) const noexcept {
+    if (leads()) memory_->header().rest.store(rest);
+    if (reader_) reader_->rest(rest);
   }
 
   // For the leader: waits for those who want the batches of the key.
@@ -167,7 +167,8 @@ class HostFeed {
 
   static constexpr std::uint64_t never = ~std::uint64_t{0};
 
-  [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience}; }
+  // How long one message may hold this worker up, of what is divided.
+  [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience, true}; }
 
  private:
   [[nodiscard]] bool find_leader(const FeedTaker& taker, const Deadline& deadline) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,6 +39,7 @@ class OrderedStage final : public ChunkStream {
   [[nodiscard]] Chunk next() override {
     while (!scope_.pool->has_ended()) {
       fill();
+      if (pending_.empty() && failure_) std::rethrow_exception(failure_);
       if (pending_.empty()) return {};
       Pending first = std::move(pending_.front());
       pending_.pop_front();
@@ -59,7 +61,12 @@ class OrderedStage final : public ChunkStream {
 
   void fill() {
     while (!is_planned_ && (pending_.empty() || may_read_ahead())) {
-      std::optional<Work> work = plan_();
+      std::optional<Work> work;
+      try {
+        work = plan_();
+      } catch (...) {  // which comes after all that was planned before
+        failure_ = std::current_exception();
+      }
       if (!work) {
         is_planned_ = true;
         return;
@@ -80,7 +87,8 @@ class OrderedStage final : public ChunkStream {
   std::function<std::optional<Work>()> plan_;
   bool keeps_empty_;
   bool is_planned_ = false;
-  std::size_t largest_ = 0;  // block that came out
+  std::exception_ptr failure_{};  // of the plan
+  std::size_t largest_ = 0;       // block that came out
   std::deque<Pending> pending_{};
 };
 

@@ -64,7 +64,7 @@ class RecordFiles {
   [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
   [[nodiscard]] std::uint64_t fingerprint() const {
     Fingerprint fingerprint;
-    fingerprint.add(options_.on_error.max_skips());
+    fingerprint.add(fingerprint_of(options_.on_error, options_.max_record_bytes));
     if constexpr (requires { Format::identify(options_, fingerprint); }) Format::identify(options_, fingerprint);
     return fingerprint.value();
   }

@@ -39,7 +39,7 @@ class RowReader {
   // Takes the next samples, at most so many and at least one, as they lie in the stream's blocks; none at the end.
   [[nodiscard]] Block some(std::size_t most) {
     if (!advance()) return no_samples(node_->schema());
-    const std::size_t end = std::min(chunk_.block.rows(), used_ + most);
+    const std::size_t end = used_ + std::min(chunk_.block.rows() - used_, most);
     Block part = chunk_.block.slice(used_, end);
     used_ = end;
     return part;
