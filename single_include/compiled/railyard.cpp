@@ -5565,6 +5565,51 @@ std::string shown_text(std::string_view text) {
   return text.size() > most ? out + "... (" + std::to_string(text.size()) + " bytes)" : out;
 }
 
+std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest) noexcept {
+  std::array<std::uint64_t, 4> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
+  }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
+}
+
+auto Fingerprint::add(std::uint64_t number) noexcept -> void { value_ = mix_bits(value_ ^ mix_bits(number)); }
+
+auto Fingerprint::add(double number) noexcept -> void { add(std::bit_cast<std::uint64_t>(number)); }
+
+auto Fingerprint::add(std::span<const std::byte> bytes) noexcept -> void { add(digest_of(bytes)); }
+
+auto Fingerprint::add(std::string_view text) noexcept -> void { add(std::as_bytes(std::span{text})); }
+
+auto Fingerprint::add_files(const std::vector<std::string>& paths) -> void {
+    constexpr std::size_t most = 64;
+    add(paths);
+    const std::size_t looked_at = std::min(paths.size(), most);
+    for (std::size_t at = 0; at < looked_at; ++at) {
+      const std::string& path = paths[at * paths.size() / looked_at];
+      struct stat status {};
+      if (::stat(path.c_str(), &status) != 0) throw DataError{compose("{}: {}", path, explain_errno(errno))};
+      add(static_cast<std::uint64_t>(status.st_size));
+      add(static_cast<std::uint64_t>(status.st_mtim.tv_sec));
+      add(static_cast<std::uint64_t>(status.st_mtim.tv_nsec));
+    }
+  }
+
+std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept {
+  if (policy.stops_at_once()) return 0;
+  Fingerprint fingerprint;
+  fingerprint.add(policy.max_skips());
+  fingerprint.add(limit);
+  return fingerprint.value();
+}
+
 }
 }
 
@@ -5983,52 +6028,6 @@ auto CsvParser::read_texts(const Cells cells) const -> Column {
       end[row] = at;
     }
     return Column{{bytes, reinterpret_cast<const std::byte*>(to)}, std::move(ends)};
-  }
-
-std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest) noexcept {
-  std::array<std::uint64_t, 4> words{};
-  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
-  while (!bytes.empty()) {
-    const std::size_t size = std::min(bytes.size(), sizeof words);
-    if (size < sizeof words) words = {};
-    std::memcpy(words.data(), bytes.data(), size);
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-    bytes = bytes.subspan(size);
-  }
-  digest = 0;
-  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
-  return digest;
-}
-
-auto Fingerprint::add(std::uint64_t number) noexcept -> void { value_ = mix_bits(value_ ^ mix_bits(number)); }
-
-auto Fingerprint::add(double number) noexcept -> void { add(std::bit_cast<std::uint64_t>(number)); }
-
-auto Fingerprint::add(bool truth) noexcept -> void { add(std::uint64_t{truth ? 1U : 0U}); }
-
-auto Fingerprint::add(char character) noexcept -> void { add(std::uint64_t{static_cast<unsigned char>(character)}); }
-
-auto Fingerprint::add(std::span<const std::byte> bytes) noexcept -> void { add(digest_of(bytes)); }
-
-auto Fingerprint::add(std::string_view text) noexcept -> void { add(std::as_bytes(std::span{text})); }
-
-auto Fingerprint::add(const std::vector<std::string>& texts) noexcept -> void {
-    add(std::uint64_t{texts.size()});
-    for (const std::string& text : texts) add(std::string_view{text});
-  }
-
-auto Fingerprint::add_files(const std::vector<std::string>& paths) -> void {
-    constexpr std::size_t most = 64;
-    add(paths);
-    const std::size_t looked_at = std::min(paths.size(), most);
-    for (std::size_t at = 0; at < looked_at; ++at) {
-      const std::string& path = paths[at * paths.size() / looked_at];
-      struct stat status {};
-      if (::stat(path.c_str(), &status) != 0) throw DataError{compose("{}: {}", path, explain_errno(errno))};
-      add(static_cast<std::uint64_t>(status.st_size));
-      add(static_cast<std::uint64_t>(status.st_mtim.tv_sec));
-      add(static_cast<std::uint64_t>(status.st_mtim.tv_nsec));
-    }
   }
 
 auto FileIndex::add_record(std::uint64_t begin) -> void {
@@ -7054,6 +7053,7 @@ OrderedStage::~OrderedStage() {
 auto OrderedStage::next() -> Chunk {
     while (!scope_.pool->has_ended()) {
       fill();
+      if (pending_.empty() && failure_) std::rethrow_exception(failure_);
       if (pending_.empty()) return {};
       Pending first = std::move(pending_.front());
       pending_.pop_front();
@@ -7068,7 +7068,12 @@ auto OrderedStage::next() -> Chunk {
 
 auto OrderedStage::fill() -> void {
     while (!is_planned_ && (pending_.empty() || may_read_ahead())) {
-      std::optional<Work> work = plan_();
+      std::optional<Work> work;
+      try {
+        work = plan_();
+      } catch (...) {  // which comes after all that was planned before
+        failure_ = std::current_exception();
+      }
       if (!work) {
         is_planned_ = true;
         return;
@@ -7346,7 +7351,7 @@ auto RowReader::append_place(Place& place) const -> void {
 
 auto RowReader::some(std::size_t most) -> Block {
     if (!advance()) return no_samples(node_->schema());
-    const std::size_t end = std::min(chunk_.block.rows(), used_ + most);
+    const std::size_t end = used_ + std::min(chunk_.block.rows() - used_, most);
     Block part = chunk_.block.slice(used_, end);
     used_ = end;
     return part;
@@ -9340,13 +9345,14 @@ auto FeedMemory::map() -> void {
     if (base_ == MAP_FAILED) throw_system("memory for batches", errno);
   }
 
-FeedPatience::FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), budget_(budget) {}
+FeedPatience::FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget, bool keeps_step) noexcept : taker_(&taker), budget_(budget), memory_divisor_(keeps_step ? 30 : 1) {}
 
-auto FeedPatience::wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts) noexcept -> bool {
+auto FeedPatience::wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                          FeedRest rest) noexcept -> bool {
     const auto begin = Deadline::Clock::now();
-    counts = counts && taker_->waits.load();
+    const bool counts = rest != FeedRest::none && taker_->waits.load();
     futex_wait(word, seen, std::chrono::milliseconds{20});
-    if (counts) spent_ += Deadline::Clock::now() - begin;
+    if (counts) spent_ += (Deadline::Clock::now() - begin) / (rest == FeedRest::of_memory ? memory_divisor_ : 1);
     return !is_spent() && !taker_->has_left.load();
   }
 
@@ -9412,10 +9418,10 @@ auto FeedWriter::leave() const noexcept -> void {
 
 auto FeedWriter::wait_for_room(std::uint32_t seen, FeedPatience& patience) const noexcept -> bool {
     flush();
-    const bool rests = line_->rests.load();
-    if (rests) header_->state.store(FeedHeader::resting);
-    const bool may_go_on = patience.wait(line_->taken, seen, rests) && is_alive(line_->process.load());
-    header_->state.store(FeedHeader::working);
+    const FeedRest rest = line_->rest.load();
+    header_->rest.store(rest);
+    const bool may_go_on = patience.wait(line_->taken, seen, rest) && is_alive(line_->process.load());
+    header_->rest.store(FeedRest::none);
     return may_go_on;
   }
 
@@ -9435,7 +9441,7 @@ auto FeedReader::join(std::uint64_t key, std::size_t rank, FeedPatience& patienc
       const std::uint32_t seen = line_->filled.load();
       const bool is_late = header.key.load() == key;  // loaded first: it is set after the readers are known
       if (line_->accepted.load() == session_) break;
-      if (is_late || header.state.load() == FeedHeader::gone || !patience.wait(line_->filled, seen)) return false;
+      if (is_late || header.is_gone.load() || !patience.wait(line_->filled, seen)) return false;
     }
     read_ = line_->start.load();
     line_->read.store(read_);
@@ -9451,8 +9457,8 @@ auto FeedReader::read(void* to, std::size_t size, FeedPatience& patience) noexce
       const std::size_t part = std::min<std::size_t>(size, line_->written.load() - read_);
       if (part == 0) {
         release();
-        const bool rests = memory_->header().state.load() == FeedHeader::resting;
-        if (!was_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rests)) return false;
+        const FeedRest rest = memory_->header().rest.load();
+        if (!was_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rest)) return false;
         continue;
       }
       const std::size_t at = read_ % capacity;
@@ -9468,7 +9474,7 @@ auto FeedReader::read(void* to, std::size_t size, FeedPatience& patience) noexce
 
 auto FeedReader::release() const noexcept -> void { nudge(line_->taken); }
 
-auto FeedReader::rest(bool rests) const noexcept -> void { line_->rests.store(rests); }
+auto FeedReader::rest(FeedRest rest) const noexcept -> void { line_->rest.store(rest); }
 
 auto FeedReader::leave() const noexcept -> void {
     line_->session.store(0);
@@ -9504,15 +9510,15 @@ HostFeed::HostFeed(Seat seat, std::size_t capacity) : seat_(std::move(seat)), tr
 
 HostFeed::~HostFeed() {
     if (!leads() || !memory_->is_maker()) return;  // a forked child leaves it alone
-    memory_->header().state.store(FeedHeader::gone);
+    memory_->header().is_gone.store(true);
     for (const FeedWriter& writer : writers_) writer.leave();
   }
 
 auto HostFeed::bytes() const noexcept -> std::size_t { return writers_.size() * memory_->header().capacity; }
 
-auto HostFeed::rest(bool rests) const noexcept -> void {
-    if (leads()) memory_->header().state.store(rests ? FeedHeader::resting : FeedHeader::working);
-    if (reader_) reader_->rest(rests);
+auto HostFeed::rest(FeedRest rest) const noexcept -> void {
+    if (leads()) memory_->header().rest.store(rest);
+    if (reader_) reader_->rest(rest);
   }
 
 auto HostFeed::gather(std::uint64_t key, const FeedTaker& taker) -> void {
@@ -9582,7 +9588,7 @@ auto HostFeed::alone_from() const noexcept -> std::uint64_t { return alone_from_
 
 auto HostFeed::begin_epoch() noexcept -> void { alone_from_.store(never); }
 
-auto HostFeed::patience(const FeedTaker& taker) const noexcept -> FeedPatience { return {taker, seat_.patience}; }
+auto HostFeed::patience(const FeedTaker& taker) const noexcept -> FeedPatience { return {taker, seat_.patience, true}; }
 
 auto HostFeed::find_leader(const FeedTaker& taker, const Deadline& deadline) -> bool {
     if (reader_) return true;
@@ -9962,8 +9968,12 @@ auto EpochDriver::next(const Deadline& deadline) -> std::optional<Ready> {
 
 auto EpochDriver::used_bytes() const noexcept -> std::size_t { return budget_.used(); }
 
-auto EpochDriver::rest(bool rests) const noexcept -> void {
-    if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
+auto EpochDriver::tell(FeedRest rest) const noexcept -> void {
+    if (wishes_.feed != nullptr) wishes_.feed->rest(rest);
+  }
+
+auto EpochDriver::reason_to_rest() const noexcept -> FeedRest {
+    return ready_.empty() ? FeedRest::of_memory : FeedRest::of_loop;
   }
 
 auto EpochDriver::has_room_below(std::size_t batches) const noexcept -> bool {
@@ -10024,12 +10034,12 @@ void EpochDriver::drive() noexcept {
       std::unique_lock lock{mutex_};
       if (!has_room_below(options_.prefetch)) {
         is_resting_ = true;
-        rest(true);
+        tell(reason_to_rest());
         changed_.wait(lock, [this] { return is_stopping_ || !is_resting_; });
       }
       if (is_stopping_) return;
     }
-    rest(false);
+    tell(FeedRest::none);
     std::optional<Ready> ready;
     try {
       ready = compute();
@@ -10042,7 +10052,7 @@ void EpochDriver::drive() noexcept {
       ready_.push_back(std::move(*ready));
     }
     changed_.notify_all();
-    if (is_over_) return rest(true);
+    if (is_over_) return tell(FeedRest::of_loop);
   }
 }
 
@@ -10072,6 +10082,7 @@ std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadline& de
     ready_.pop_front();
     const bool wakes = is_resting_ && has_room_below(options_.prefetch / 2 + 1);
     if (wakes) is_resting_ = false;
+    if (is_resting_) tell(reason_to_rest());
     lock.unlock();
     if (wakes) changed_.notify_all();
     return first;
@@ -15139,13 +15150,19 @@ auto Heartbeat::end(const Deadline& deadline) -> bool {
     return thread_.join_or_leave(deadline);
   }
 
-auto Heartbeat::beat_now(const Deadline& deadline) -> bool {
-    std::unique_lock lock{pulse_->mutex};
-    const std::uint64_t wanted = pulse_->num_begun + 1;  // not one that is under way
-    pulse_->num_wanted = wanted;
+auto Heartbeat::ask() -> std::uint64_t {
+    const std::lock_guard lock{pulse_->mutex};
+    pulse_->num_wanted = pulse_->num_begun + 1;  // not one that is under way
     pulse_->changed.notify_all();
-    return pulse_->changed.wait_for(lock, deadline.remaining(), [&] { return pulse_->num_done >= wanted; });
+    return pulse_->num_wanted;
   }
+
+auto Heartbeat::has_done(std::uint64_t number, const Deadline& deadline) -> bool {
+    std::unique_lock lock{pulse_->mutex};
+    return pulse_->changed.wait_for(lock, deadline.remaining(), [&] { return pulse_->num_done >= number; });
+  }
+
+auto Heartbeat::beat_now(const Deadline& deadline) -> bool { return has_done(ask(), deadline); }
 
 auto Heartbeat::Pulse::run(const std::function<void()>& beat, std::chrono::nanoseconds interval) -> void {
       std::unique_lock lock{mutex};
@@ -15451,15 +15468,25 @@ auto RunLease::interval() const noexcept -> std::chrono::nanoseconds { return ti
 auto RunLease::taker(bool at_once) -> std::string {
     const auto age = held_->sight().age();
     const bool is_old = !age || *age >= 2 * times_.beat;
-    if (!heartbeat_) {
-      if (at_once || is_old) static_cast<void>(held_->look());
-    } else if (at_once) {
-      heartbeat_->beat_now(Deadline::after(times_.patience));
+    if (at_once || (is_old && !heartbeat_)) {
+      static_cast<void>(new_look()(Deadline::after(times_.patience)));
     } else if (is_old && !std::exchange(has_waited_, true)) {
       heartbeat_->beat_now(Deadline::after(times_.answer));
     }
     if (!is_old) has_waited_ = false;
     return held_->sight().taker();
+  }
+
+auto RunLease::new_look() -> std::function<bool(const Deadline&)> {
+    std::optional<std::uint64_t> number;
+    if (heartbeat_) {
+      number = heartbeat_->ask();
+    } else {
+      static_cast<void>(held_->look());
+    }
+    return [this, number, end = Deadline::after(times_.patience)](const Deadline& deadline) {
+      return !number || heartbeat_->has_done(*number, deadline) || end.expired();
+    };
   }
 
 auto RunLease::keep_alive() -> std::string {
@@ -16357,18 +16384,6 @@ auto RunDirectory::take_complaints() -> std::vector<std::string> {
     return all;
   }
 
-auto RunDirectory::write_last(std::string_view name, const JsonObject& object, bool lasts) -> std::string {
-    const auto loss = std::make_shared<std::string>();
-    const auto path = path_ / name;
-    const bool is_posted =
-        thread_.post(0, most_bytes(RunFiles::events_at), [=, files = files_, posted_at = boot_time()] {
-          const auto may_write = [&] { return files->may_write(posted_at); };
-          if (may_write()) *loss = write_object(path, object, lasts, files->files(), may_write);
-        });
-    if (is_posted && drains()) return *loss;
-    return compose("{} cannot be written: its storage does not answer", path.string());
-  }
-
 auto RunDirectory::settle() -> void {
     if (drains() || std::exchange(has_given_up_, true)) return;
     complaints_.push_back(compose("the storage of {} has not answered for {}, and what was still to be written is lost",
@@ -16496,19 +16511,20 @@ HeldSignals::HeldSignals() {
   }
 
 HeldSignals::~HeldSignals() {
-    const auto signal = watch_ ? watch_->take() : std::nullopt;
+    static_cast<void>(take());
     watch_.reset();
-    if (!signal) return;
+    if (!first_) return;
     struct sigaction current {};
-    ::sigaction(*signal, nullptr, &current);
+    ::sigaction(*first_, nullptr, &current);
     // Otherwise whoever it is for has heard it.
-    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*signal);
+    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*first_);
   }
 
-std::string write_result(RunDirectory& directory, const ResultFields& fields) {
-  const HeldSignals held;
-  return directory.write_last("result.json", result_object(fields), fields.checkpoint.has_value());
-}
+auto HeldSignals::take() noexcept -> std::optional<int> {
+    const auto signal = watch_ ? watch_->take() : std::nullopt;
+    if (!first_) first_ = signal;
+    return signal;
+  }
 
 std::string text_of_rank_failure(const Failure& failure, int world_size, const std::string& host,
                                                       std::int64_t num_reports, const RunDirectory& directory) {
@@ -17192,17 +17208,46 @@ std::uint64_t furthest_step(const WorkerGroup& group, int num_workers, std::uint
 
 AttentiveWait::AttentiveWait(const PreemptionNotice& notice, RunDirectory& directory, RunLog& log) noexcept : notice_(&notice), directory_(&directory), log_(&log) {}
 
-auto AttentiveWait::note(int signal) noexcept -> void { signal_ = signal; }
+auto AttentiveWait::listen(std::function<std::optional<int>()> hear) -> void { hear_ = std::move(hear); }
 
-auto AttentiveWait::sleep(WorkerGroup& group, std::chrono::nanoseconds time) -> bool {
-    return sleeps_unless([&] { return hears_signal(group); }, time);
+auto AttentiveWait::listen_to(WorkerGroup& group) -> void {
+    listen([&group] {
+      const auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
+      const auto* told = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+      return told != nullptr ? std::optional{told->signal} : std::nullopt;
+    });
   }
 
-auto AttentiveWait::hears_signal(WorkerGroup& group) -> bool {
-    const auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
-    const auto* told = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-    if (told == nullptr || !notice_->concerns_run(told->signal)) return false;
-    signal_ = told->signal;
+auto AttentiveWait::note(int signal, bool is_file) noexcept -> void {
+    signal_ = signal;
+    was_told_to_leave_ = was_told_to_leave_ || (signal != 0 && signal != SIGUSR1 && !is_file);
+  }
+
+auto AttentiveWait::sleep(std::chrono::nanoseconds time) -> bool {
+    return sleeps_unless([this] { return hears_signal(); }, time);
+  }
+
+auto AttentiveWait::settle() -> void {
+    await([this](const Deadline& deadline) { return directory_->settles(deadline); },
+          "what the run has told is still being written; once more loses the rest of it");
+    log_->tell_of_losses();
+  }
+
+auto AttentiveWait::finds_storage() -> bool {
+    directory_->ask_storage();
+    settle();
+    return !directory_->has_given_up();
+  }
+
+auto AttentiveWait::hears_signal() -> bool {
+    const auto signal = hear_ ? hear_() : std::nullopt;
+    if (!signal || !notice_->concerns_run(*signal)) return false;
+    const bool was_told = was_told_to_leave_;
+    note(*signal);
+    if (was_told) {
+      directory_->settle(Deadline::after(moment));
+      end_by_signal(signal_);
+    }
     return true;
   }
 
@@ -17227,6 +17272,8 @@ auto Farewell::text(int num_saved) const -> std::string {
   }
 
 FirstStart::FirstStart(FailureBudget& budget, PreemptionNotice& notice, RunLog& log, std::vector<Attempt>& attempts) noexcept : budget_(&budget), notice_(&notice), log_(&log), attempts_(&attempts) {}
+
+auto FirstStart::take_signal() const noexcept -> std::optional<int> { return watch_.take(); }
 
 auto FirstStart::take_signals() -> std::vector<int> {
     std::vector<int> signals;
@@ -17391,6 +17438,7 @@ auto Supervision::rest() -> void {
 
 auto Supervision::start_group(const Start& start) -> void {
     FirstStart first{budget_, notice_, log_, attempts_};
+    wait_.listen([&first] { return first.take_signal(); });
     const auto start_once = [&](int num_workers) {
       begin_workers(num_workers);
       return start({.num_workers = num_workers,
@@ -17402,14 +17450,16 @@ auto Supervision::start_group(const Start& start) -> void {
     try {
       group_ = first.make(start_once, info_.world_size, size_, config_.start_timeout, point_.step());
     } catch (const ConfigError&) {
-      if (!history_.has_record()) {
-        directory_.settle();
-        remove_run_directory(info_.path);
+      directory_.note_end();
+      if (!history_.has_record() && wait_.finds_storage()) {
+        wait_.await_use([this] { remove_run_directory(info_.path); },
+                        "the run's directory is being removed; once more leaves it");
       }
       throw;
     }
     last_word_ = first.reason();
     if (!group_) return note_no_start(first);
+    wait_.listen_to(*group_);
     group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
     checkpoints_.emplace(info_, config_.checkpoint, lease_, directory_, *group_);
@@ -17420,11 +17470,10 @@ auto Supervision::start_group(const Start& start) -> void {
   }
 
 auto Supervision::note_no_start(const FirstStart& first) -> void {
+    directory_.note_end();
     failure_before_start_ = first.failure();
-    std::vector<std::string> problems;
-    left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
-                  problems);
-    for (const std::string& problem : problems) log_.warn(problem);
+    wait_.note(failure_before_start_->signal);
+    look_at_what_is_left();
     has_left_in_order_ = first.is_preempted() && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
@@ -17459,25 +17508,27 @@ auto Supervision::save_what_is_left() -> void {
   }
 
 auto Supervision::settle() -> void {
-    wait_.await(
-        *group_, [this](const Deadline& deadline) { return checkpoints_->drain(deadline); },
-        "a checkpoint is still being written; once more leaves it unfinished");
+    wait_.await([this](const Deadline& deadline) { return checkpoints_->drain(deadline); },
+                "a checkpoint is still being written; once more leaves it unfinished");
     checkpoints_->note_outcomes(log_, false);
   }
 
 auto Supervision::look_at_what_is_left() -> void {
-    directory_.ask_storage();
-    wait_.await(
-        *group_, [this](const Deadline& deadline) { return directory_.settles(deadline); },
-        "what the run has told is still being written; once more loses the rest of it");
-    log_.tell_of_losses();
     std::vector<std::string> problems;
-    if (!directory_.has_given_up()) {
-      wait_.read(*group_, [&] { left_ = checkpoints_->left(problems); });
-    } else {
-      left_ = checkpoints_->not_looked_up();
+    if (!wait_.finds_storage()) {
+      if (checkpoints_) left_ = checkpoints_->not_looked_up();
       problems.push_back(compose("which checkpoints there are in {} cannot be told: its storage does not answer",
                                  info_.path.string()));
+    } else {
+      look_for_taker(true);
+      wait_.read([&] {
+        if (checkpoints_) {
+          left_ = checkpoints_->left(problems);
+        } else {
+          left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()},
+                        retention_of(config_.checkpoint), problems);
+        }
+      });
     }
     for (const std::string& problem : problems) log_.warn(problem);
   }
@@ -17542,16 +17593,16 @@ auto Supervision::tell_of_resize(int former) -> void {
   }
 
 auto Supervision::go_on_from_newest(bool can_exchange) -> bool {
-    if (look_for_taker(true)) return false;
+    if (look_for_taker(true) || !pause(std::chrono::nanoseconds{0})) return false;
     try {
       point_.go_to_newest(
           *checkpoints_, can_exchange, group_->forks_to_restart(), [this] { settle(); },
-          [this](const auto& read) { wait_.read(*group_, read); });
-      return true;
+          [this](const auto& read) { wait_.read(read); });
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
       return false;
     }
+    return pause(std::chrono::nanoseconds{0});
   }
 
 auto Supervision::finds_its_place() -> bool {
@@ -17564,7 +17615,7 @@ auto Supervision::finds_its_place() -> bool {
 auto Supervision::note_lost_steps() -> void { attempts_.back().lost_steps = attempts_.back().end_step - point_.step(); }
 
 auto Supervision::pause(std::chrono::nanoseconds delay) -> bool {
-    if (wait_.signal() == 0 && wait_.sleep(*group_, delay)) return true;
+    if (wait_.signal() == 0 && wait_.sleep(delay)) return true;
     interrupt_between_attempts();
     return false;
   }
@@ -17624,7 +17675,7 @@ auto Supervision::handle_next() -> void {
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
     log_.tell_of_losses();
-    if (notice_.take_file()) handle_signal(SIGTERM, true);
+    if (notice_.take_file()) handle_signal(SIGTERM, true, true);
     look_for_standstill();
     look_for_part_checkpoint();
     save_before_it_is_too_late();
@@ -17691,8 +17742,8 @@ auto Supervision::handle(const SignalEvent& event) -> void {
     if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
   }
 
-auto Supervision::handle_signal(int signal, bool is_announced) -> void {
-    wait_.note(signal);
+auto Supervision::handle_signal(int signal, bool is_announced, bool is_file) -> void {
+    wait_.note(signal, is_file);
     const Orders orders = controller_.on_signal(signal, Clock::now());
     if (orders.request_leave) farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
     log_.tell_of_signal(signal, orders, config_.stop_grace);
@@ -17723,8 +17774,11 @@ auto Supervision::tell_of_ranks() -> void {
     log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
   }
 
-auto Supervision::look_for_taker(bool at_once) -> bool {
-    std::string text = lease_.taker(at_once);
+auto Supervision::look_for_taker(bool looks_anew) -> bool {
+    if (looks_anew)
+      wait_.await_unless_told(lease_.new_look(),
+                              "whose the run is need not be said any more; once more ends the program");
+    std::string text = lease_.taker(false);
     if (text.empty() || directory_.is_fenced()) return directory_.is_fenced();
     directory_.fence();
     if (controller_.failure()) last_word_ = text;
@@ -17786,7 +17840,7 @@ auto Supervision::error_text(const Failure& failure) const -> std::string {
   }
 
 auto Supervision::finish() -> Result {
-    look_for_taker(true);
+    look_for_taker(false);
     const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
     ResultFields fields{.path = info_.path, .world_size = info_.world_size};
@@ -17805,17 +17859,19 @@ auto Supervision::finish() -> Result {
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = ranks_.take_step_times();
+    HeldSignals held;
+    wait_.listen([&held] { return held.take(); });
     log_.tell_of(attempts_);
     log_.tell_of_end(fields);
-    directory_.settle();
-    log_.tell_of_losses();
+    wait_.settle();
     fields.attempts = std::move(attempts_);
     left_.move_to(fields);
     fields.warnings = log_.all_warnings();
     fields.seconds = log_.seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
-    if (std::string loss = write_result(directory_, fields); !loss.empty()) fields.warnings.push_back(std::move(loss));
+    std::string loss = write_result(directory_, fields, [this] { wait_.settle(); });
+    if (!loss.empty()) fields.warnings.push_back(std::move(loss));
     return Result{std::move(fields)};
   }
 
@@ -18726,7 +18782,9 @@ auto ArraySource::files() const -> std::vector<std::string> {
 
 auto ArraySource::label() const -> const std::string& { return shared_->options.label; }
 
-auto ArraySource::fingerprint() const -> std::uint64_t { return shared_->options.on_error.max_skips(); }
+auto ArraySource::fingerprint() const -> std::uint64_t {
+    return detail::fingerprint_of(shared_->options.on_error, shared_->options.max_unpacked_bytes);
+  }
 
 auto ArraySource::skipped() const -> std::uint64_t { return shared_->skips.count(); }
 
@@ -18810,6 +18868,12 @@ auto ArraySource::Reader::next(std::size_t most_rows) -> Block {
 
 BatchMapper::BatchMapper(Function function) : function_(std::move(function)) {
     if (!function_) throw ConfigError{"a BatchMapper was given no function"};
+  }
+
+auto BatchMapper::kind() const -> std::uint64_t {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(std::string_view{function_.target_type().name()});
+    return fingerprint.value();
   }
 
 auto BatchMapper::schema(const Schema& before) const -> Schema {
@@ -19038,11 +19102,7 @@ auto Concatenator::touches() const -> TouchedColumns {
 
 auto Concatenator::fingerprint() const -> std::uint64_t {
     detail::Fingerprint fingerprint;
-    fingerprint.add(options_.columns);
-    fingerprint.add(options_.except);
-    fingerprint.add(std::string_view{options_.output});
-    fingerprint.add(static_cast<std::uint64_t>(options_.dtype));
-    fingerprint.add(options_.keeps_columns);
+    detail::identify_options(options_, fingerprint);
     return fingerprint.value();
   }
 
@@ -19300,6 +19360,8 @@ OneHotEncoder::OneHotEncoder(Options options) : CategoryEncoder(detail::Category
 
 auto OneHotEncoder::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
 
+auto OneHotEncoder::fingerprint() const -> std::uint64_t { return fingerprint_with(options_); }
+
 auto OneHotEncoder::schema(const Schema& before) const -> Schema {
     std::vector<Field> fields;
     for (const auto& column : learner_.columns(before)) fields.push_back(field_of(column));
@@ -19333,6 +19395,8 @@ OrdinalEncoder::OrdinalEncoder() : CategoryEncoder(detail::CategoryLearner{"Ordi
 OrdinalEncoder::OrdinalEncoder(Options options) : OrdinalEncoder("OrdinalEncoder", std::move(options)) {}
 
 auto OrdinalEncoder::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
+
+auto OrdinalEncoder::fingerprint() const -> std::uint64_t { return fingerprint_with(options_); }
 
 auto OrdinalEncoder::schema(const Schema& before) const -> Schema {
     std::vector<Field> fields;
@@ -19382,6 +19446,8 @@ auto LabelEncoder::label_of(std::int64_t number) const -> const Category& {
   }
 
 auto LabelEncoder::touches() const -> TouchedColumns { return encoder_.touches(); }
+
+auto LabelEncoder::fingerprint() const -> std::uint64_t { return encoder_.fingerprint(); }
 
 auto LabelEncoder::schema(const Schema& before) const -> Schema { return encoder_.schema(before); }
 
@@ -19877,18 +19943,30 @@ auto SimpleImputer::merge(std::span<const std::byte> bytes) -> void {
   }
 
 auto SimpleImputer::finish() -> void {
+    std::vector<double> numbers;  // all or none
+    std::vector<std::string> texts;
     for (std::size_t at = 0; at < seen_.size(); ++at) {
       const Category fill = fill_of(seen_[at], at >= learned_.numbers.size(), column_of(at));
       if (const auto* text = std::get_if<std::string>(&fill)) {
-        learned_.fill_texts.push_back(*text);
+        texts.push_back(*text);
       } else {
-        learned_.fill_numbers.push_back(std::get<double>(fill));
+        numbers.push_back(std::get<double>(fill));
       }
     }
+    learned_.fill_numbers = std::move(numbers);
+    learned_.fill_texts = std::move(texts);
     seen_.clear();
   }
 
 auto SimpleImputer::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
+
+auto SimpleImputer::fingerprint() const -> std::uint64_t {
+    detail::Fingerprint fingerprint;
+    detail::identify_options(options_, fingerprint);
+    for (const detail::FeatureColumn& column : learned_.numbers) fingerprint.add(std::string_view{column.name});
+    fingerprint.add(learned_.texts);
+    return fingerprint.value();
+  }
 
 auto SimpleImputer::schema(const Schema& before) const -> Schema {
     check_learned();
@@ -20437,9 +20515,7 @@ auto Normalizer::touches() const -> TouchedColumns { return detail::touched(opti
 
 auto Normalizer::fingerprint() const -> std::uint64_t {
     detail::Fingerprint fingerprint;
-    fingerprint.add(options_.columns);
-    fingerprint.add(options_.except);
-    fingerprint.add(static_cast<std::uint64_t>(options_.norm));
+    detail::identify_options(options_, fingerprint);
     return fingerprint.value();
   }
 
@@ -21343,7 +21419,9 @@ auto TarSource::files() const -> std::vector<std::string> { return shards_->name
 
 auto TarSource::label() const -> std::string { return shards_->options().label; }
 
-auto TarSource::fingerprint() const -> std::uint64_t { return shards_->options().on_error.max_skips(); }
+auto TarSource::fingerprint() const -> std::uint64_t {
+    return detail::fingerprint_of(shards_->options().on_error, shards_->options().max_member_bytes);
+  }
 
 auto TarSource::skipped() const -> std::uint64_t { return shards_->skips().count(); }
 
@@ -21399,7 +21477,9 @@ auto TarStream::files() const -> std::vector<std::string> { return shards_->name
 
 auto TarStream::label() const -> std::string { return shards_->options().label; }
 
-auto TarStream::fingerprint() const -> std::uint64_t { return shards_->options().on_error.max_skips(); }
+auto TarStream::fingerprint() const -> std::uint64_t {
+    return detail::fingerprint_of(shards_->options().on_error, shards_->options().max_member_bytes);
+  }
 
 auto TarStream::skipped() const -> std::uint64_t { return shards_->skips().count(); }
 
@@ -21499,6 +21579,12 @@ Tokenizer::Tokenizer(Options options) : options_(std::move(options)) {
   }
 
 auto Tokenizer::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
+
+auto Tokenizer::kind() const -> std::uint64_t {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(std::string_view{options_.tokens.target_type().name()});
+    return fingerprint.value();
+  }
 
 auto Tokenizer::schema(const Schema& before) const -> Schema { return detail::with_fields(before, fields_after(before)); }
 
@@ -22102,10 +22188,10 @@ auto ImageFolder::classes() const -> std::vector<std::string> {
 auto ImageFolder::fingerprint() const -> std::uint64_t {
     const ImageFolderOptions& options = shared_->options;
     detail::Fingerprint fingerprint;
-    fingerprint.add(static_cast<std::uint64_t>(options.fit));
-    fingerprint.add(static_cast<std::uint64_t>(options.layout));
-    fingerprint.add(static_cast<std::uint64_t>(options.colors));
-    fingerprint.add(std::uint64_t{options.on_error.max_skips()});
+    fingerprint.add(options.fit);
+    fingerprint.add(options.layout);
+    fingerprint.add(options.colors);
+    fingerprint.add(detail::fingerprint_of(options.on_error, options.max_pixels));
     return fingerprint.value();
   }
 

@@ -10491,6 +10491,150 @@ namespace detail {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/digest.hpp
+// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+/// Adds bytes to a number that is another, then, for nearly all other bytes.
+[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
+  std::array<std::uint64_t, 4> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
+  }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/fingerprint.hpp
+// Tells the samples of a dataset from those it had with other files, numbers or settings, without reading them. Data
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Stands for any value where nothing is computed.
+struct AnyValue {
+  template <class T>
+  operator T() const;
+};
+
+/// How many fields an aggregate has. Values: AnyValue for each that it is known to have.
+template <class T, class... Values>
+[[nodiscard]] consteval std::size_t count_fields() {
+  if constexpr (requires { T{Values{}..., AnyValue{}}; }) {
+    return count_fields<T, Values..., AnyValue>();
+  } else {
+    return sizeof...(Values);
+  }
+}
+
+/// Collects what samples depend on; the order counts.
+class Fingerprint {
+ public:
+  void add(std::uint64_t number) noexcept { value_ = mix_bits(value_ ^ mix_bits(number)); }
+  void add(double number) noexcept { add(std::bit_cast<std::uint64_t>(number)); }
+  template <class T>
+  requires(std::integral<T> || std::is_enum_v<T>) void add(T value) noexcept { add(static_cast<std::uint64_t>(value)); }
+  void add(std::span<const std::byte> bytes) noexcept { add(digest_of(bytes)); }
+  void add(std::string_view text) noexcept { add(std::as_bytes(std::span{text})); }
+  template <class T>
+  void add(const std::vector<T>& values) noexcept {
+    add(std::uint64_t{values.size()});
+    for (const T& value : values) add(value);
+  }
+  /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
+  /// file systems. Throws: DataError if one is not there.
+  void add_files(const std::vector<std::string>& paths) {
+    constexpr std::size_t most = 64;
+    add(paths);
+    const std::size_t looked_at = std::min(paths.size(), most);
+    for (std::size_t at = 0; at < looked_at; ++at) {
+      const std::string& path = paths[at * paths.size() / looked_at];
+      struct stat status {};
+      if (::stat(path.c_str(), &status) != 0) throw DataError{compose("{}: {}", path, explain_errno(errno))};
+      add(static_cast<std::uint64_t>(status.st_size));
+      add(static_cast<std::uint64_t>(status.st_mtim.tv_sec));
+      add(static_cast<std::uint64_t>(status.st_mtim.tv_nsec));
+    }
+  }
+
+  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
+
+ private:
+  std::uint64_t value_ = 0;
+};
+
+template <class T>
+concept Identifiable = requires(Fingerprint& to, const T& value) {
+  to.add(value);
+};
+
+template <class... T>
+void identify_all(Fingerprint& to, const T&... values) noexcept {
+  static_assert((Identifiable<T> && ...),
+                "the options of a preprocessor are told from others by their fields, which are to be numbers, "
+                "enumerators, texts, and vectors of these");
+  (to.add(values), ...);
+}
+
+/// Adds all fields of options, also of those that get more fields one day.
+template <class Options>
+void identify_options(const Options& options, Fingerprint& to) noexcept {
+  constexpr std::size_t count = std::is_aggregate_v<Options> ? count_fields<Options>() : 0;
+  static_assert(count > 0 && count <= 8,
+                "the options of a preprocessor are told from others by their fields: make them an aggregate of 1 to 8 "
+                "of them");
+  if constexpr (count == 1) {
+    const auto& [a] = options;
+    identify_all(to, a);
+  } else if constexpr (count == 2) {
+    const auto& [a, b] = options;
+    identify_all(to, a, b);
+  } else if constexpr (count == 3) {
+    const auto& [a, b, c] = options;
+    identify_all(to, a, b, c);
+  } else if constexpr (count == 4) {
+    const auto& [a, b, c, d] = options;
+    identify_all(to, a, b, c, d);
+  } else if constexpr (count == 5) {
+    const auto& [a, b, c, d, e] = options;
+    identify_all(to, a, b, c, d, e);
+  } else if constexpr (count == 6) {
+    const auto& [a, b, c, d, e, f] = options;
+    identify_all(to, a, b, c, d, e, f);
+  } else if constexpr (count == 7) {
+    const auto& [a, b, c, d, e, f, g] = options;
+    identify_all(to, a, b, c, d, e, f, g);
+  } else if constexpr (count == 8) {
+    const auto& [a, b, c, d, e, f, g, h] = options;
+    identify_all(to, a, b, c, d, e, f, g, h);
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/on_error.hpp
 // What becomes of the samples of a source that are damaged. Data room.
 
@@ -10514,6 +10658,19 @@ class OnError {
 
   std::uint64_t max_skips_;
 };
+
+namespace detail {
+
+/// Returns a number that tells which samples are left out: of those that are damaged, and of those above a limit.
+[[nodiscard]] inline std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept {
+  if (policy.stops_at_once()) return 0;
+  Fingerprint fingerprint;
+  fingerprint.add(policy.max_skips());
+  fingerprint.add(limit);
+  return fingerprint.value();
+}
+
+}  // namespace detail
 
 /// Counts the samples that were left out; copies share the count, of what their process has read. Samples that are read
 /// again do not count again.
@@ -11382,86 +11539,6 @@ class CsvParser {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/detail/digest.hpp
-// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
-/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
-[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
-/// Adds bytes to a number that is another, then, for nearly all other bytes.
-[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
-  std::array<std::uint64_t, 4> words{};
-  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
-  while (!bytes.empty()) {
-    const std::size_t size = std::min(bytes.size(), sizeof words);
-    if (size < sizeof words) words = {};
-    std::memcpy(words.data(), bytes.data(), size);
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-    bytes = bytes.subspan(size);
-  }
-  digest = 0;
-  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
-  return digest;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/fingerprint.hpp
-// Tells the samples of a dataset from those it had with other files, numbers or settings, without reading them. Data
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Collects what samples depend on; the order counts.
-class Fingerprint {
- public:
-  void add(std::uint64_t number) noexcept { value_ = mix_bits(value_ ^ mix_bits(number)); }
-  void add(double number) noexcept { add(std::bit_cast<std::uint64_t>(number)); }
-  void add(bool truth) noexcept { add(std::uint64_t{truth ? 1U : 0U}); }
-  void add(char character) noexcept { add(std::uint64_t{static_cast<unsigned char>(character)}); }
-  void add(std::span<const std::byte> bytes) noexcept { add(digest_of(bytes)); }
-  void add(std::string_view text) noexcept { add(std::as_bytes(std::span{text})); }
-  void add(const std::vector<std::string>& texts) noexcept {
-    add(std::uint64_t{texts.size()});
-    for (const std::string& text : texts) add(std::string_view{text});
-  }
-  /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
-  /// file systems. Throws: DataError if one is not there.
-  void add_files(const std::vector<std::string>& paths) {
-    constexpr std::size_t most = 64;
-    add(paths);
-    const std::size_t looked_at = std::min(paths.size(), most);
-    for (std::size_t at = 0; at < looked_at; ++at) {
-      const std::string& path = paths[at * paths.size() / looked_at];
-      struct stat status {};
-      if (::stat(path.c_str(), &status) != 0) throw DataError{compose("{}: {}", path, explain_errno(errno))};
-      add(static_cast<std::uint64_t>(status.st_size));
-      add(static_cast<std::uint64_t>(status.st_mtim.tv_sec));
-      add(static_cast<std::uint64_t>(status.st_mtim.tv_nsec));
-    }
-  }
-
-  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
-
- private:
-  std::uint64_t value_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/record_counter.hpp
 // Counts the records of a file and notes where some of them begin, without a look at what is in them. Data room.
 
@@ -11938,7 +12015,7 @@ class RecordFiles {
   [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
   [[nodiscard]] std::uint64_t fingerprint() const {
     Fingerprint fingerprint;
-    fingerprint.add(options_.on_error.max_skips());
+    fingerprint.add(fingerprint_of(options_.on_error, options_.max_record_bytes));
     if constexpr (requires { Format::identify(options_, fingerprint); }) Format::identify(options_, fingerprint);
     return fingerprint.value();
   }
@@ -12717,9 +12794,8 @@ class AnyPreprocessor {
     [[nodiscard]] std::vector<std::string> types_alike() const override {
       if constexpr (requires { preprocessor.types_alike(); }) {
         return preprocessor.types_alike();
-      } else if constexpr (tells_options || requires { preprocessor.touches(); }) {
-        return {};
       } else {
+        if (tells_options || touches()) return {};  // touches() may tell of no columns, for they are not known
         return {detail::demangled(typeid(P))};
       }
     }
@@ -13876,6 +13952,7 @@ class OrderedStage final : public ChunkStream {
   [[nodiscard]] Chunk next() override {
     while (!scope_.pool->has_ended()) {
       fill();
+      if (pending_.empty() && failure_) std::rethrow_exception(failure_);
       if (pending_.empty()) return {};
       Pending first = std::move(pending_.front());
       pending_.pop_front();
@@ -13897,7 +13974,12 @@ class OrderedStage final : public ChunkStream {
 
   void fill() {
     while (!is_planned_ && (pending_.empty() || may_read_ahead())) {
-      std::optional<Work> work = plan_();
+      std::optional<Work> work;
+      try {
+        work = plan_();
+      } catch (...) {  // which comes after all that was planned before
+        failure_ = std::current_exception();
+      }
       if (!work) {
         is_planned_ = true;
         return;
@@ -13918,7 +14000,8 @@ class OrderedStage final : public ChunkStream {
   std::function<std::optional<Work>()> plan_;
   bool keeps_empty_;
   bool is_planned_ = false;
-  std::size_t largest_ = 0;  // block that came out
+  std::exception_ptr failure_{};  // of the plan
+  std::size_t largest_ = 0;       // block that came out
   std::deque<Pending> pending_{};
 };
 
@@ -14425,7 +14508,7 @@ class RowReader {
   // Takes the next samples, at most so many and at least one, as they lie in the stream's blocks; none at the end.
   [[nodiscard]] Block some(std::size_t most) {
     if (!advance()) return no_samples(node_->schema());
-    const std::size_t end = std::min(chunk_.block.rows(), used_ + most);
+    const std::size_t end = used_ + std::min(chunk_.block.rows() - used_, most);
     Block part = chunk_.block.slice(used_, end);
     used_ = end;
     return part;
@@ -17379,7 +17462,9 @@ struct EpochOptions {
   std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
   /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
-  /// take more; the window of a shuffle is refused where it leaves no room for two batches that would have it alone.
+  /// take more: a batch is there twice while it is put together, or an operation makes another of it, and the bound is
+  /// broken by as much as it does not hold of that. The window of a shuffle is refused where it leaves no room for two
+  /// batches that would have it alone.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
@@ -17439,6 +17524,10 @@ namespace detail {
 // One that is dead, and waits to be buried, counts as alive.
 [[nodiscard]] inline bool is_alive(pid_t process) noexcept { return ::kill(process, 0) == 0 || errno != ESRCH; }
 
+// Says why a worker neither reads nor takes what it is given: its loop has batches and takes none, or there is no
+// memory for another batch beside the one that its loop has.
+enum class FeedRest : std::uint32_t { none, of_loop, of_memory };
+
 // Belongs to one reader, and to the leader who writes for it. Bytes are counted from the begin of the memory's life;
 // byte number n lies at n modulo the capacity.
 struct alignas(64) FeedLine {
@@ -17447,7 +17536,7 @@ struct alignas(64) FeedLine {
   std::atomic<std::uint64_t> key{0};      // which batches of what these are
   std::atomic<std::uint64_t> rank{0};     // whose part of them it wants
   std::atomic<std::int32_t> process{0};
-  std::atomic<bool> rests{false};  // it takes nothing, for its loop does not
+  std::atomic<FeedRest> rest{FeedRest::none};
   std::atomic<std::uint64_t> read{0};
   std::atomic<std::uint32_t> taken{0};  // a futex: moves when the leader may find something new here
   // Written by the leader.
@@ -17459,12 +17548,11 @@ struct alignas(64) FeedLine {
 };
 
 struct FeedHeader {
-  enum State : std::uint32_t { resting, working, gone };
-
   std::uint64_t token = 0;  // tells this memory from any other
   std::uint64_t num_readers = 0;
-  std::uint64_t capacity = 0;           // bytes of each line
-  std::atomic<std::uint32_t> state{};   // of the leader
+  std::uint64_t capacity = 0;                     // bytes of each line
+  std::atomic<FeedRest> rest{FeedRest::of_loop};  // of the leader
+  std::atomic<bool> is_gone{false};               // the leader
   std::atomic<std::uint64_t> key{0};    // of the session that is under way, whose readers are known; 0 for none
   std::atomic<std::uint32_t> asked{0};  // a futex: moves when a reader wants to be served
 };
@@ -17555,17 +17643,21 @@ struct FeedTaker {
   std::atomic<bool> has_left{false};
 };
 
-// Counts how long another worker may hold up this one's loop. Only while the loop waits: what is read ahead has time.
+// Counts how long another worker that rests may hold up this one's loop. Only while the loop waits: what is read ahead
+// has time. keeps_step: its loop takes as many batches as this one; then a rest for want of memory, which ends when the
+// loop comes back from what it does between two batches, counts for little: to read by oneself would not be faster.
 class FeedPatience {
  public:
-  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), budget_(budget) {}
+  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget, bool keeps_step = false) noexcept
+      : taker_(&taker), budget_(budget), memory_divisor_(keeps_step ? 30 : 1) {}
 
-  // Sleeps for a moment, or until the word is another. False when it is enough.
-  [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts = true) noexcept {
+  // Sleeps for a moment, or until the word is another. False when it is enough. rest: of the other worker.
+  [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                          FeedRest rest = FeedRest::of_loop) noexcept {
     const auto begin = Deadline::Clock::now();
-    counts = counts && taker_->waits.load();
+    const bool counts = rest != FeedRest::none && taker_->waits.load();
     futex_wait(word, seen, std::chrono::milliseconds{20});
-    if (counts) spent_ += Deadline::Clock::now() - begin;
+    if (counts) spent_ += (Deadline::Clock::now() - begin) / (rest == FeedRest::of_memory ? memory_divisor_ : 1);
     return !is_spent() && !taker_->has_left.load();
   }
   [[nodiscard]] std::chrono::nanoseconds spent() const noexcept { return spent_; }
@@ -17574,6 +17666,7 @@ class FeedPatience {
  private:
   const FeedTaker* taker_;
   std::chrono::nanoseconds budget_;
+  int memory_divisor_;
   std::chrono::nanoseconds spent_{0};
 };
 
@@ -17647,10 +17740,10 @@ class FeedWriter {
   // Patience is for readers that rest. Meanwhile the leader rests too, for whoever waits for it.
   [[nodiscard]] bool wait_for_room(std::uint32_t seen, FeedPatience& patience) const noexcept {
     flush();
-    const bool rests = line_->rests.load();
-    if (rests) header_->state.store(FeedHeader::resting);
-    const bool may_go_on = patience.wait(line_->taken, seen, rests) && is_alive(line_->process.load());
-    header_->state.store(FeedHeader::working);
+    const FeedRest rest = line_->rest.load();
+    header_->rest.store(rest);
+    const bool may_go_on = patience.wait(line_->taken, seen, rest) && is_alive(line_->process.load());
+    header_->rest.store(FeedRest::none);
     return may_go_on;
   }
 
@@ -17682,7 +17775,7 @@ class FeedReader {
       const std::uint32_t seen = line_->filled.load();
       const bool is_late = header.key.load() == key;  // loaded first: it is set after the readers are known
       if (line_->accepted.load() == session_) break;
-      if (is_late || header.state.load() == FeedHeader::gone || !patience.wait(line_->filled, seen)) return false;
+      if (is_late || header.is_gone.load() || !patience.wait(line_->filled, seen)) return false;
     }
     read_ = line_->start.load();
     line_->read.store(read_);
@@ -17699,8 +17792,8 @@ class FeedReader {
       const std::size_t part = std::min<std::size_t>(size, line_->written.load() - read_);
       if (part == 0) {
         release();
-        const bool rests = memory_->header().state.load() == FeedHeader::resting;
-        if (!was_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rests)) return false;
+        const FeedRest rest = memory_->header().rest.load();
+        if (!was_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rest)) return false;
         continue;
       }
       const std::size_t at = read_ % capacity;
@@ -17715,7 +17808,7 @@ class FeedReader {
   }
   // Wakes the leader, if it waits for room.
   void release() const noexcept { nudge(line_->taken); }
-  void rest(bool rests) const noexcept { line_->rests.store(rests); }
+  void rest(FeedRest rest) const noexcept { line_->rest.store(rest); }
   void leave() const noexcept {
     line_->session.store(0);
     release();
@@ -17792,7 +17885,7 @@ class HostFeed {
   HostFeed& operator=(const HostFeed&) = delete;
   ~HostFeed() {
     if (!leads() || !memory_->is_maker()) return;  // a forked child leaves it alone
-    memory_->header().state.store(FeedHeader::gone);
+    memory_->header().is_gone.store(true);
     for (const FeedWriter& writer : writers_) writer.leave();
   }
 
@@ -17800,10 +17893,10 @@ class HostFeed {
   // Of all lines together, for the leader.
   [[nodiscard]] std::size_t bytes() const noexcept { return writers_.size() * memory_->header().capacity; }
 
-  // Says that this worker reads no further, for its loop does not take what it has read; or that it does again.
-  void rest(bool rests) const noexcept {
-    if (leads()) memory_->header().state.store(rests ? FeedHeader::resting : FeedHeader::working);
-    if (reader_) reader_->rest(rests);
+  // Says that this worker reads no further, and why; or that it does again.
+  void rest(FeedRest rest) const noexcept {
+    if (leads()) memory_->header().rest.store(rest);
+    if (reader_) reader_->rest(rest);
   }
 
   // For the leader: waits for those who want the batches of the key.
@@ -17875,7 +17968,8 @@ class HostFeed {
 
   static constexpr std::uint64_t never = ~std::uint64_t{0};
 
-  [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience}; }
+  // How long one message may hold this worker up, of what is divided.
+  [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience, true}; }
 
  private:
   [[nodiscard]] bool find_leader(const FeedTaker& taker, const Deadline& deadline) {
@@ -18457,8 +18551,11 @@ class EpochDriver {
   void start();
   void ask_to_stop() noexcept;
   void drive() noexcept;
-  void rest(bool rests) const noexcept {
-    if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
+  void tell(FeedRest rest) const noexcept {
+    if (wishes_.feed != nullptr) wishes_.feed->rest(rest);
+  }
+  [[nodiscard]] FeedRest reason_to_rest() const noexcept {
+    return ready_.empty() ? FeedRest::of_memory : FeedRest::of_loop;
   }
   // One step is computed while the caller has another, if there is memory for both; else when the caller waits for it.
   [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept {
@@ -18549,12 +18646,12 @@ inline void EpochDriver::drive() noexcept {
       std::unique_lock lock{mutex_};
       if (!has_room_below(options_.prefetch)) {
         is_resting_ = true;
-        rest(true);
+        tell(reason_to_rest());
         changed_.wait(lock, [this] { return is_stopping_ || !is_resting_; });
       }
       if (is_stopping_) return;
     }
-    rest(false);
+    tell(FeedRest::none);
     std::optional<Ready> ready;
     try {
       ready = compute();
@@ -18567,7 +18664,7 @@ inline void EpochDriver::drive() noexcept {
       ready_.push_back(std::move(*ready));
     }
     changed_.notify_all();
-    if (is_over_) return rest(true);
+    if (is_over_) return tell(FeedRest::of_loop);
   }
 }
 
@@ -18597,6 +18694,7 @@ inline std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadl
     ready_.pop_front();
     const bool wakes = is_resting_ && has_room_below(options_.prefetch / 2 + 1);
     if (wakes) is_resting_ = false;
+    if (is_resting_) tell(reason_to_rest());
     lock.unlock();
     if (wakes) changed_.notify_all();
     return first;
@@ -26557,14 +26655,20 @@ class Heartbeat {
     return thread_.join_or_leave(deadline);
   }
 
-  /// Has it done once more, and waits until that is over. Returns whether it is.
-  bool beat_now(const Deadline& deadline) {
-    std::unique_lock lock{pulse_->mutex};
-    const std::uint64_t wanted = pulse_->num_begun + 1;  // not one that is under way
-    pulse_->num_wanted = wanted;
+  /// Has it done once more. Returns its number.
+  [[nodiscard]] std::uint64_t ask() {
+    const std::lock_guard lock{pulse_->mutex};
+    pulse_->num_wanted = pulse_->num_begun + 1;  // not one that is under way
     pulse_->changed.notify_all();
-    return pulse_->changed.wait_for(lock, deadline.remaining(), [&] { return pulse_->num_done >= wanted; });
+    return pulse_->num_wanted;
   }
+  /// Waits until the one of that number is over. Returns whether it is.
+  [[nodiscard]] bool has_done(std::uint64_t number, const Deadline& deadline) {
+    std::unique_lock lock{pulse_->mutex};
+    return pulse_->changed.wait_for(lock, deadline.remaining(), [&] { return pulse_->num_done >= number; });
+  }
+  /// Has it done once more, and waits until that is over. Returns whether it is.
+  bool beat_now(const Deadline& deadline) { return has_done(ask(), deadline); }
 
  private:
   struct Pulse {
@@ -27015,15 +27119,27 @@ class RunLease {
   [[nodiscard]] std::string taker(bool at_once) {
     const auto age = held_->sight().age();
     const bool is_old = !age || *age >= 2 * times_.beat;
-    if (!heartbeat_) {
-      if (at_once || is_old) static_cast<void>(held_->look());
-    } else if (at_once) {
-      heartbeat_->beat_now(Deadline::after(times_.patience));
+    if (at_once || (is_old && !heartbeat_)) {
+      static_cast<void>(new_look()(Deadline::after(times_.patience)));
     } else if (is_old && !std::exchange(has_waited_, true)) {
       heartbeat_->beat_now(Deadline::after(times_.answer));
     }
     if (!is_old) has_waited_ = false;
     return held_->sight().taker();
+  }
+
+  /// Looks anew, as taker() does at once, in parts between which something else is done. Returns what waits for it
+  /// until a deadline, and returns whether it is over: this has looked, or storage has not answered for long enough.
+  [[nodiscard]] std::function<bool(const Deadline&)> new_look() {
+    std::optional<std::uint64_t> number;
+    if (heartbeat_) {
+      number = heartbeat_->ask();
+    } else {
+      static_cast<void>(held_->look());
+    }
+    return [this, number, end = Deadline::after(times_.patience)](const Deadline& deadline) {
+      return !number || heartbeat_->has_done(*number, deadline) || end.expired();
+    };
   }
 
   /// Gives signs of life from now on. Returns what there is to be said if it cannot.
@@ -28519,9 +28635,11 @@ class RunDirectory {
     return all;
   }
 
-  /// Writes a file of one JSON object after all else, and waits for it: see write_object(). Returns what went wrong, or
-  /// an empty text.
-  [[nodiscard]] std::string write_last(std::string_view name, const JsonObject& object, bool lasts) {
+  /// Writes a file of one JSON object after all else: see write_object(). settle: waits until all is written or lost.
+  /// Returns what went wrong, or an empty text.
+  template <class Settle>
+  [[nodiscard]] std::string write_last(std::string_view name, const JsonObject& object, bool lasts,
+                                       const Settle& settle) {
     const auto loss = std::make_shared<std::string>();
     const auto path = path_ / name;
     const bool is_posted =
@@ -28529,7 +28647,8 @@ class RunDirectory {
           const auto may_write = [&] { return files->may_write(posted_at); };
           if (may_write()) *loss = write_object(path, object, lasts, files->files(), may_write);
         });
-    if (is_posted && drains()) return *loss;
+    if (is_posted) settle();
+    if (is_posted && !has_given_up()) return *loss;
     return compose("{} cannot be written: its storage does not answer", path.string());
   }
 
@@ -28683,7 +28802,8 @@ inline JsonObject& add_attempt(JsonObject& object, const Attempt& attempt) {
   return object;
 }
 
-/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then.
+/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then, so that a
+/// result is written first.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -28695,24 +28815,32 @@ class HeldSignals {
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
   ~HeldSignals() {
-    const auto signal = watch_ ? watch_->take() : std::nullopt;
+    static_cast<void>(take());
     watch_.reset();
-    if (!signal) return;
+    if (!first_) return;
     struct sigaction current {};
-    ::sigaction(*signal, nullptr, &current);
+    ::sigaction(*first_, nullptr, &current);
     // Otherwise whoever it is for has heard it.
-    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*signal);
+    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*first_);
+  }
+
+  /// Returns the next one that has come; nothing if there is none.
+  [[nodiscard]] std::optional<int> take() noexcept {
+    const auto signal = watch_ ? watch_->take() : std::nullopt;
+    if (!first_) first_ = signal;
+    return signal;
   }
 
  private:
   std::optional<SignalWatch> watch_{};
+  std::optional<int> first_{};
 };
 
 /// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
-/// on from. Returns what went wrong, or an empty text.
-[[nodiscard]] inline std::string write_result(RunDirectory& directory, const ResultFields& fields) {
-  const HeldSignals held;
-  return directory.write_last("result.json", result_object(fields), fields.checkpoint.has_value());
+/// on from. settle: see RunDirectory::write_last(). Returns what went wrong, or an empty text.
+template <class Settle>
+[[nodiscard]] std::string write_result(RunDirectory& directory, const ResultFields& fields, const Settle& settle) {
+  return directory.write_last("result.json", result_object(fields), fields.checkpoint.has_value(), settle);
 }
 
 }  // namespace detail
@@ -29798,64 +29926,112 @@ class AttentiveWait {
   AttentiveWait(const PreemptionNotice& notice, RunDirectory& directory, RunLog& log) noexcept
       : notice_(&notice), directory_(&directory), log_(&log) {}
 
-  /// 0 if there was none.
-  [[nodiscard]] int signal() const noexcept { return signal_; }
-  /// One that has come while there were workers.
-  void note(int signal) noexcept { signal_ = signal; }
-
-  /// Returns false as soon as a signal comes.
-  [[nodiscard]] bool sleep(WorkerGroup& group, std::chrono::nanoseconds time) {
-    return sleeps_unless([&] { return hears_signal(group); }, time);
+  /// From here on hear() returns the next signal that has come, if there is one; all that it uses must outlive what
+  /// waits then.
+  void listen(std::function<std::optional<int>()> hear) { hear_ = std::move(hear); }
+  /// From here on a group does so, whenever it has no workers and so nothing else to tell.
+  void listen_to(WorkerGroup& group) {
+    listen([&group] {
+      const auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
+      const auto* told = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+      return told != nullptr ? std::optional{told->signal} : std::nullopt;
+    });
   }
 
-  /// Waits for storage until is_over(deadline), which waits for so long, says so. The second signal ends the program:
-  /// what waits for storage cannot be interrupted, and what is committed stays. text: what is waited for, and what
-  /// another signal does.
+  /// 0 if there was none.
+  [[nodiscard]] int signal() const noexcept { return signal_; }
+  /// One that somebody else has heard, or 0 for none. SIGUSR1, and a file that stands for a signal, are notices: the
+  /// one that tells to leave is yet to come.
+  void note(int signal, bool is_file = false) noexcept {
+    signal_ = signal;
+    was_told_to_leave_ = was_told_to_leave_ || (signal != 0 && signal != SIGUSR1 && !is_file);
+  }
+
+  /// Returns false as soon as a signal comes.
+  [[nodiscard]] bool sleep(std::chrono::nanoseconds time) {
+    return sleeps_unless([this] { return hears_signal(); }, time);
+  }
+
+  /// Waits for storage until is_over(deadline), which waits for so long, says so; for a moment only once a signal has
+  /// come. text: what is not waited for then, and what another signal does.
   template <class IsOver>
-  void await(WorkerGroup& group, const IsOver& is_over, std::string_view text) {
-    bool was_asked = false;
-    while (!is_over(Deadline::after(std::chrono::milliseconds{20}))) {
+  void await_unless_told(const IsOver& is_over, std::string_view text) {
+    std::optional<Deadline> end;
+    while (!is_over(Deadline::after(slice))) {
       log_->tell_of_losses();
-      if (!hears_signal(group)) continue;
-      if (was_asked) {
-        directory_->settle(Deadline::after(std::chrono::milliseconds{200}));
-        end_by_signal(signal_);
-      }
-      was_asked = true;
-      log_->print(compose("{}: {}", signal_name(signal_), text));
+      if (hears_signal()) log_->print(compose("{}: {}", signal_name(signal_), text));
+      if (signal_ != 0 && !end) end = Deadline::after(moment);
+      if (end && end->expired()) return;
     }
   }
 
-  /// Calls read(), which waits for storage, on another thread, and waits for its end. Throws: what read() does.
-  template <class Read>
-  void read(WorkerGroup& group, const Read& read) {
+  /// Waits for storage until is_over(deadline) says so, though a signal comes. text: what is waited for, and what
+  /// another signal does.
+  template <class IsOver>
+  void await(const IsOver& is_over, std::string_view text) {
+    while (!is_over(Deadline::after(slice))) {
+      log_->tell_of_losses();
+      if (hears_signal()) log_->print(compose("{}: {}", signal_name(signal_), text));
+    }
+  }
+
+  /// Waits until all that the run has told is written, or is lost.
+  void settle() {
+    await([this](const Deadline& deadline) { return directory_->settles(deadline); },
+          "what the run has told is still being written; once more loses the rest of it");
+    log_->tell_of_losses();
+  }
+  /// The same, and returns whether the storage of the run answers then.
+  [[nodiscard]] bool finds_storage() {
+    directory_->ask_storage();
+    settle();
+    return !directory_->has_given_up();
+  }
+
+  /// Calls use(), which waits for storage, on another thread, and awaits its end. Throws: what use() does.
+  template <class Use>
+  void await_use(const Use& use, std::string_view text) {
     std::future<void> end;
     try {
       const BlockSignals block{deferrable_signals()};  // they are for this thread
-      end = std::async(std::launch::async, [&read] { read(); });
+      end = std::async(std::launch::async, [&use] { use(); });
     } catch (const std::system_error&) {  // there is no thread
-      return read();
+      return use();
     }
-    await(
-        group,
-        [&end](const Deadline& deadline) { return end.wait_for(deadline.remaining()) == std::future_status::ready; },
-        "checkpoints are being read; once more ends the program");
+    await([&end](const Deadline& deadline) { return end.wait_for(deadline.remaining()) == std::future_status::ready; },
+          text);
     end.get();
+  }
+  /// The same of what reads checkpoints.
+  template <class Read>
+  void read(const Read& read) {
+    await_use(read, "checkpoints are being read; once more ends the program");
   }
 
  private:
-  [[nodiscard]] bool hears_signal(WorkerGroup& group) {
-    const auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
-    const auto* told = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-    if (told == nullptr || !notice_->concerns_run(told->signal)) return false;
-    signal_ = told->signal;
+  static constexpr std::chrono::milliseconds slice{20};
+  static constexpr std::chrono::milliseconds moment{200};
+
+  // Where one that is more than a notice has come before, the run was told to leave already, and the program ends: what
+  // waits for storage cannot be interrupted, and what is committed stays.
+  [[nodiscard]] bool hears_signal() {
+    const auto signal = hear_ ? hear_() : std::nullopt;
+    if (!signal || !notice_->concerns_run(*signal)) return false;
+    const bool was_told = was_told_to_leave_;
+    note(*signal);
+    if (was_told) {
+      directory_->settle(Deadline::after(moment));
+      end_by_signal(signal_);
+    }
     return true;
   }
 
   const PreemptionNotice* notice_;
   RunDirectory* directory_;
   RunLog* log_;
+  std::function<std::optional<int>()> hear_{};
   int signal_ = 0;
+  bool was_told_to_leave_ = false;
 };
 
 }  // namespace detail
@@ -29947,6 +30123,9 @@ class FirstStart {
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
   /// Whether it is that the machine will be taken away.
   [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
+
+  /// Returns the next signal that has come, whatever it is about; nothing if there is none.
+  [[nodiscard]] std::optional<int> take_signal() const noexcept { return watch_.take(); }
 
   /// Hands on what came while the group was made: its first events, until it has told of the signals that it has heard
   /// itself, and then those that came too early for it.
@@ -30320,6 +30499,7 @@ class Supervision {
 
   void start_group(const Start& start) {
     FirstStart first{budget_, notice_, log_, attempts_};
+    wait_.listen([&first] { return first.take_signal(); });
     const auto start_once = [&](int num_workers) {
       begin_workers(num_workers);
       return start({.num_workers = num_workers,
@@ -30331,14 +30511,16 @@ class Supervision {
     try {
       group_ = first.make(start_once, info_.world_size, size_, config_.start_timeout, point_.step());
     } catch (const ConfigError&) {
-      if (!history_.has_record()) {
-        directory_.settle();
-        remove_run_directory(info_.path);
+      directory_.note_end();
+      if (!history_.has_record() && wait_.finds_storage()) {
+        wait_.await_use([this] { remove_run_directory(info_.path); },
+                        "the run's directory is being removed; once more leaves it");
       }
       throw;
     }
     last_word_ = first.reason();
     if (!group_) return note_no_start(first);
+    wait_.listen_to(*group_);
     group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
     checkpoints_.emplace(info_, config_.checkpoint, lease_, directory_, *group_);
@@ -30349,11 +30531,10 @@ class Supervision {
   }
 
   void note_no_start(const FirstStart& first) {
+    directory_.note_end();
     failure_before_start_ = first.failure();
-    std::vector<std::string> problems;
-    left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
-                  problems);
-    for (const std::string& problem : problems) log_.warn(problem);
+    wait_.note(failure_before_start_->signal);
+    look_at_what_is_left();
     has_left_in_order_ = first.is_preempted() && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
@@ -30390,25 +30571,27 @@ class Supervision {
 
   // Waits until all that was saved has been written.
   void settle() {
-    wait_.await(
-        *group_, [this](const Deadline& deadline) { return checkpoints_->drain(deadline); },
-        "a checkpoint is still being written; once more leaves it unfinished");
+    wait_.await([this](const Deadline& deadline) { return checkpoints_->drain(deadline); },
+                "a checkpoint is still being written; once more leaves it unfinished");
     checkpoints_->note_outcomes(log_, false);
   }
 
   void look_at_what_is_left() {
-    directory_.ask_storage();
-    wait_.await(
-        *group_, [this](const Deadline& deadline) { return directory_.settles(deadline); },
-        "what the run has told is still being written; once more loses the rest of it");
-    log_.tell_of_losses();
     std::vector<std::string> problems;
-    if (!directory_.has_given_up()) {
-      wait_.read(*group_, [&] { left_ = checkpoints_->left(problems); });
-    } else {
-      left_ = checkpoints_->not_looked_up();
+    if (!wait_.finds_storage()) {
+      if (checkpoints_) left_ = checkpoints_->not_looked_up();
       problems.push_back(compose("which checkpoints there are in {} cannot be told: its storage does not answer",
                                  info_.path.string()));
+    } else {
+      look_for_taker(true);
+      wait_.read([&] {
+        if (checkpoints_) {
+          left_ = checkpoints_->left(problems);
+        } else {
+          left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()},
+                        retention_of(config_.checkpoint), problems);
+        }
+      });
     }
     for (const std::string& problem : problems) log_.warn(problem);
   }
@@ -30477,16 +30660,16 @@ class Supervision {
   }
 
   [[nodiscard]] bool go_on_from_newest(bool can_exchange) {
-    if (look_for_taker(true)) return false;
+    if (look_for_taker(true) || !pause(std::chrono::nanoseconds{0})) return false;
     try {
       point_.go_to_newest(
           *checkpoints_, can_exchange, group_->forks_to_restart(), [this] { settle(); },
-          [this](const auto& read) { wait_.read(*group_, read); });
-      return true;
+          [this](const auto& read) { wait_.read(read); });
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
       return false;
     }
+    return pause(std::chrono::nanoseconds{0});
   }
 
   // It may have been decided some time ago where to go on.
@@ -30501,7 +30684,7 @@ class Supervision {
 
   // Returns false if the run was interrupted meanwhile, or while storage was waited for.
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
-    if (wait_.signal() == 0 && wait_.sleep(*group_, delay)) return true;
+    if (wait_.signal() == 0 && wait_.sleep(delay)) return true;
     interrupt_between_attempts();
     return false;
   }
@@ -30563,7 +30746,7 @@ class Supervision {
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
     log_.tell_of_losses();
-    if (notice_.take_file()) handle_signal(SIGTERM, true);
+    if (notice_.take_file()) handle_signal(SIGTERM, true, true);
     look_for_standstill();
     look_for_part_checkpoint();
     save_before_it_is_too_late();
@@ -30623,8 +30806,8 @@ class Supervision {
   void handle(const SignalEvent& event) {
     if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
   }
-  void handle_signal(int signal, bool is_announced) {
-    wait_.note(signal);
+  void handle_signal(int signal, bool is_announced, bool is_file = false) {
+    wait_.note(signal, is_file);
     const Orders orders = controller_.on_signal(signal, Clock::now());
     if (orders.request_leave) farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
     log_.tell_of_signal(signal, orders, config_.stop_grace);
@@ -30656,9 +30839,13 @@ class Supervision {
     log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
   }
 
-  // A program that was suspended may find its run taken over: nothing of it is changed any more then.
-  bool look_for_taker(bool at_once) {
-    std::string text = lease_.taker(at_once);
+  // A program that was suspended may find its run taken over: nothing of it is changed any more then. looks_anew: only
+  // while there are no workers.
+  bool look_for_taker(bool looks_anew) {
+    if (looks_anew)
+      wait_.await_unless_told(lease_.new_look(),
+                              "whose the run is need not be said any more; once more ends the program");
+    std::string text = lease_.taker(false);
     if (text.empty() || directory_.is_fenced()) return directory_.is_fenced();
     directory_.fence();
     if (controller_.failure()) last_word_ = text;
@@ -30719,7 +30906,7 @@ class Supervision {
   }
 
   [[nodiscard]] Result finish() {
-    look_for_taker(true);
+    look_for_taker(false);
     const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
     ResultFields fields{.path = info_.path, .world_size = info_.world_size};
@@ -30738,17 +30925,19 @@ class Supervision {
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = ranks_.take_step_times();
+    HeldSignals held;
+    wait_.listen([&held] { return held.take(); });
     log_.tell_of(attempts_);
     log_.tell_of_end(fields);
-    directory_.settle();
-    log_.tell_of_losses();
+    wait_.settle();
     fields.attempts = std::move(attempts_);
     left_.move_to(fields);
     fields.warnings = log_.all_warnings();
     fields.seconds = log_.seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
-    if (std::string loss = write_result(directory_, fields); !loss.empty()) fields.warnings.push_back(std::move(loss));
+    std::string loss = write_result(directory_, fields, [this] { wait_.settle(); });
+    if (!loss.empty()) fields.warnings.push_back(std::move(loss));
     return Result{std::move(fields)};
   }
 
@@ -32942,7 +33131,9 @@ class ArraySource {
   }
   [[nodiscard]] const std::string& label() const { return shared_->options.label; }
   /// Another when the options are that say which files are left out.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shared_->options.on_error.max_skips(); }
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    return detail::fingerprint_of(shared_->options.on_error, shared_->options.max_unpacked_bytes);
+  }
   /// How many damaged files were left out.
   [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
 
@@ -33065,6 +33256,12 @@ class BatchMapper {
     if (!function_) throw ConfigError{"a BatchMapper was given no function"};
   }
 
+  /// Another when the function is of another type, as each lambda is.
+  [[nodiscard]] std::uint64_t kind() const {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(std::string_view{function_.target_type().name()});
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Column> columns;
     const auto no_ends = std::make_shared<const std::vector<std::uint64_t>>();
@@ -33385,9 +33582,10 @@ class FeatureColumns {
 
 namespace railyard::inline v0_1 {
 
-/// Is what a ColumnScaler does to one feature (one element of one column). Writing one adds a scaler: options with the
-/// fields columns and except, statistics that are collected and merged, what is learned of them, and how a value
-/// changes by it. All but the rule itself have fields() as detail::ByteWriter wants it.
+/// Is what a ColumnScaler does to one feature (one element of one column). Writing one adds a scaler: options (an
+/// aggregate of at most 8 numbers, enumerators, texts, and vectors of these) with the fields columns and except,
+/// statistics that are collected and merged, what is learned of them, and how a value changes by it. All but the
+/// options have fields() as detail::ByteWriter wants it: the rule's are the options that apply() looks at.
 template <class R>
 concept ScalingRule = std::semiregular<R> &&
     requires(const R& rule, typename R::Options options, double value, typename R::Statistics statistics,
@@ -33439,13 +33637,15 @@ class ColumnScaler {
     for (std::size_t feature = 0; feature < others.size(); ++feature) statistics_[feature].merge(others[feature]);
   }
   void finish() {
+    std::vector<typename Rule::Learned> features;  // all or none
     for (const auto& statistics : statistics_) {
       if (statistics.count() == 0) {
         throw DataError{detail::compose("{} found no value in {}: leave it out, or impute a constant first", Rule::name,
-                                        learned_.columns.name_of_feature(learned_.features.size()))};
+                                        learned_.columns.name_of_feature(features.size()))};
       }
-      learned_.features.push_back(rule_.learn(statistics));
+      features.push_back(rule_.learn(statistics));
     }
+    learned_.features = std::move(features);
     learned_.rule = rule_;
     statistics_.clear();
   }
@@ -33455,6 +33655,13 @@ class ColumnScaler {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(rule_.options().columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    detail::identify_options(Options{rule_.options()}, fingerprint);
+    for (const detail::FeatureColumn& column : learned_.columns) fingerprint.add(std::string_view{column.name});
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const detail::FeatureColumn& column : columns()) fields.push_back(field_after(before, column));
@@ -33550,11 +33757,7 @@ class Concatenator {
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const {
     detail::Fingerprint fingerprint;
-    fingerprint.add(options_.columns);
-    fingerprint.add(options_.except);
-    fingerprint.add(std::string_view{options_.output});
-    fingerprint.add(static_cast<std::uint64_t>(options_.dtype));
-    fingerprint.add(options_.keeps_columns);
+    detail::identify_options(options_, fingerprint);
     return fingerprint.value();
   }
   [[nodiscard]] Schema schema(const Schema& before) const { return plan(before).schema; }
@@ -33830,6 +34033,8 @@ class CategoryLearner {
     counts_.clear();
   }
 
+  /// Returns the columns, or none where nothing was learned.
+  [[nodiscard]] const std::vector<CategoryColumn>& learned() const noexcept { return columns_; }
   /// Returns the columns. Throws: ConfigError if nothing was learned, or one is gone or of another kind.
   [[nodiscard]] const std::vector<CategoryColumn>& columns(const Schema& schema) const {
     check_learned();
@@ -33903,6 +34108,14 @@ class CategoryEncoder {
  protected:
   explicit CategoryEncoder(CategoryLearner learner) : learner_(std::move(learner)) {}
 
+  template <class Options>
+  [[nodiscard]] std::uint64_t fingerprint_with(const Options& options) const {
+    Fingerprint fingerprint;
+    identify_options(options, fingerprint);
+    for (const CategoryColumn& column : learner_.learned()) fingerprint.add(std::string_view{column.name});
+    return fingerprint.value();
+  }
+
   CategoryLearner learner_;
 };
 
@@ -33937,6 +34150,8 @@ class OneHotEncoder : public detail::CategoryEncoder {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_with(options_); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const auto& column : learner_.columns(before)) fields.push_back(field_of(column));
@@ -33988,6 +34203,8 @@ class OrdinalEncoder : public detail::CategoryEncoder {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_with(options_); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const auto& column : learner_.columns(before)) fields.push_back({.name = column.name, .dtype = Dtype::i64});
@@ -34050,6 +34267,8 @@ class LabelEncoder {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return encoder_.touches(); }
+  /// Another when it has learned from another column.
+  [[nodiscard]] std::uint64_t fingerprint() const { return encoder_.fingerprint(); }
   [[nodiscard]] Schema schema(const Schema& before) const { return encoder_.schema(before); }
   [[nodiscard]] Block transform(const Block& block) const { return encoder_.transform(block); }
 
@@ -34792,14 +35011,18 @@ class SimpleImputer {
     }
   }
   void finish() {
+    std::vector<double> numbers;  // all or none
+    std::vector<std::string> texts;
     for (std::size_t at = 0; at < seen_.size(); ++at) {
       const Category fill = fill_of(seen_[at], at >= learned_.numbers.size(), column_of(at));
       if (const auto* text = std::get_if<std::string>(&fill)) {
-        learned_.fill_texts.push_back(*text);
+        texts.push_back(*text);
       } else {
-        learned_.fill_numbers.push_back(std::get<double>(fill));
+        numbers.push_back(std::get<double>(fill));
       }
     }
+    learned_.fill_numbers = std::move(numbers);
+    learned_.fill_texts = std::move(texts);
     seen_.clear();
   }
 
@@ -34810,6 +35033,14 @@ class SimpleImputer {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    detail::identify_options(options_, fingerprint);
+    for (const detail::FeatureColumn& column : learned_.numbers) fingerprint.add(std::string_view{column.name});
+    fingerprint.add(learned_.texts);
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const {
     check_learned();
     for (const auto& column : learned_.numbers) {
@@ -35609,9 +35840,7 @@ class Normalizer {
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const {
     detail::Fingerprint fingerprint;
-    fingerprint.add(options_.columns);
-    fingerprint.add(options_.except);
-    fingerprint.add(static_cast<std::uint64_t>(options_.norm));
+    detail::identify_options(options_, fingerprint);
     return fingerprint.value();
   }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
@@ -36874,7 +37103,9 @@ class TarSource {
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
   /// Another when the options are that say which samples are left out.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    return detail::fingerprint_of(shards_->options().on_error, shards_->options().max_member_bytes);
+  }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
@@ -36950,7 +37181,9 @@ class TarStream {
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
   /// Another when the options are that say which samples are left out.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    return detail::fingerprint_of(shards_->options().on_error, shards_->options().max_member_bytes);
+  }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
@@ -37110,6 +37343,12 @@ class Tokenizer {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the function is of another type, as each lambda is.
+  [[nodiscard]] std::uint64_t kind() const {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(std::string_view{options_.tokens.target_type().name()});
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
 
   [[nodiscard]] Block transform(const Block& block) const {
@@ -37965,10 +38204,10 @@ class ImageFolder {
   [[nodiscard]] std::uint64_t fingerprint() const {
     const ImageFolderOptions& options = shared_->options;
     detail::Fingerprint fingerprint;
-    fingerprint.add(static_cast<std::uint64_t>(options.fit));
-    fingerprint.add(static_cast<std::uint64_t>(options.layout));
-    fingerprint.add(static_cast<std::uint64_t>(options.colors));
-    fingerprint.add(std::uint64_t{options.on_error.max_skips()});
+    fingerprint.add(options.fit);
+    fingerprint.add(options.layout);
+    fingerprint.add(options.colors);
+    fingerprint.add(detail::fingerprint_of(options.on_error, options.max_pixels));
     return fingerprint.value();
   }
   /// How many damaged pictures were left out.

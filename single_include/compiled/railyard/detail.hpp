@@ -1216,17 +1216,6 @@ class BraceExpansion {
 namespace railyard::inline v0_1 {
 static_assert(IndexedSource<CsvSource>);
 static_assert(DatasetSource<CsvStream> && !IndexedSource<CsvStream>);
-
-}
-
-namespace railyard::inline v0_1 {
-namespace detail {
-[[nodiscard]] std::uint64_t fingerprint_of(const State& state);
-
-}
-}
-
-namespace railyard::inline v0_1 {
 static_assert(LearningPreprocessor<AnyPreprocessor>);
 
 }
@@ -3382,9 +3371,22 @@ class RunDirectory {
   /// that does not answer.
   [[nodiscard]] std::vector<std::string> take_complaints();
 
-  /// Writes a file of one JSON object after all else, and waits for it: see write_object(). Returns what went wrong, or
-  /// an empty text.
-  [[nodiscard]] std::string write_last(std::string_view name, const JsonObject& object, bool lasts);
+  /// Writes a file of one JSON object after all else: see write_object(). settle: waits until all is written or lost.
+  /// Returns what went wrong, or an empty text.
+  template <class Settle>
+  [[nodiscard]] std::string write_last(std::string_view name, const JsonObject& object, bool lasts,
+                                       const Settle& settle) {
+    const auto loss = std::make_shared<std::string>();
+    const auto path = path_ / name;
+    const bool is_posted =
+        thread_.post(0, most_bytes(RunFiles::events_at), [=, files = files_, posted_at = boot_time()] {
+          const auto may_write = [&] { return files->may_write(posted_at); };
+          if (may_write()) *loss = write_object(path, object, lasts, files->files(), may_write);
+        });
+    if (is_posted) settle();
+    if (is_posted && !has_given_up()) return *loss;
+    return compose("{} cannot be written: its storage does not answer", path.string());
+  }
 
   /// Waits until all is written. What storage does not answer for is lost after a while: see StorageThread.
   void settle();
@@ -3440,7 +3442,8 @@ class RunDirectory {
 JsonObject& add_attempt(JsonObject& object, const Attempt& attempt);
 [[nodiscard]] std::vector<JsonObject> attempt_objects(const std::vector<Attempt>& attempts);
 [[nodiscard]] JsonObject result_object(const ResultFields& fields);
-/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then.
+/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then, so that a
+/// result is written first.
 class HeldSignals {
  public:
   HeldSignals();
@@ -3448,12 +3451,19 @@ class HeldSignals {
   HeldSignals& operator=(const HeldSignals&) = delete;
   ~HeldSignals();
 
+  /// Returns the next one that has come; nothing if there is none.
+  [[nodiscard]] std::optional<int> take() noexcept;
+
  private:
   std::optional<SignalWatch> watch_;
+  std::optional<int> first_;
 };
 /// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
-/// on from. Returns what went wrong, or an empty text.
-[[nodiscard]] std::string write_result(RunDirectory& directory, const ResultFields& fields);
+/// on from. settle: see RunDirectory::write_last(). Returns what went wrong, or an empty text.
+template <class Settle>
+[[nodiscard]] std::string write_result(RunDirectory& directory, const ResultFields& fields, const Settle& settle) {
+  return directory.write_last("result.json", result_object(fields), fields.checkpoint.has_value(), settle);
+}
 /// Says which rank has failed where, and what there is to see of it.
 [[nodiscard]] std::string text_of_rank_failure(const Failure& failure, int world_size, const std::string& host,
                                                       std::int64_t num_reports, const RunDirectory& directory);
@@ -3827,56 +3837,83 @@ class AttentiveWait {
   /// All must outlive it.
   AttentiveWait(const PreemptionNotice& notice, RunDirectory& directory, RunLog& log) noexcept;
 
+  /// From here on hear() returns the next signal that has come, if there is one; all that it uses must outlive what
+  /// waits then.
+  void listen(std::function<std::optional<int>()> hear);
+  /// From here on a group does so, whenever it has no workers and so nothing else to tell.
+  void listen_to(WorkerGroup& group);
+
   /// 0 if there was none.
   [[nodiscard]] int signal() const noexcept { return signal_; }
-  /// One that has come while there were workers.
-  void note(int signal) noexcept;
+  /// One that somebody else has heard, or 0 for none. SIGUSR1, and a file that stands for a signal, are notices: the
+  /// one that tells to leave is yet to come.
+  void note(int signal, bool is_file = false) noexcept;
 
   /// Returns false as soon as a signal comes.
-  [[nodiscard]] bool sleep(WorkerGroup& group, std::chrono::nanoseconds time);
+  [[nodiscard]] bool sleep(std::chrono::nanoseconds time);
 
-  /// Waits for storage until is_over(deadline), which waits for so long, says so. The second signal ends the program:
-  /// what waits for storage cannot be interrupted, and what is committed stays. text: what is waited for, and what
-  /// another signal does.
+  /// Waits for storage until is_over(deadline), which waits for so long, says so; for a moment only once a signal has
+  /// come. text: what is not waited for then, and what another signal does.
   template <class IsOver>
-  void await(WorkerGroup& group, const IsOver& is_over, std::string_view text) {
-    bool was_asked = false;
-    while (!is_over(Deadline::after(std::chrono::milliseconds{20}))) {
+  void await_unless_told(const IsOver& is_over, std::string_view text) {
+    std::optional<Deadline> end;
+    while (!is_over(Deadline::after(slice))) {
       log_->tell_of_losses();
-      if (!hears_signal(group)) continue;
-      if (was_asked) {
-        directory_->settle(Deadline::after(std::chrono::milliseconds{200}));
-        end_by_signal(signal_);
-      }
-      was_asked = true;
-      log_->print(compose("{}: {}", signal_name(signal_), text));
+      if (hears_signal()) log_->print(compose("{}: {}", signal_name(signal_), text));
+      if (signal_ != 0 && !end) end = Deadline::after(moment);
+      if (end && end->expired()) return;
     }
   }
 
-  /// Calls read(), which waits for storage, on another thread, and waits for its end. Throws: what read() does.
-  template <class Read>
-  void read(WorkerGroup& group, const Read& read) {
+  /// Waits for storage until is_over(deadline) says so, though a signal comes. text: what is waited for, and what
+  /// another signal does.
+  template <class IsOver>
+  void await(const IsOver& is_over, std::string_view text) {
+    while (!is_over(Deadline::after(slice))) {
+      log_->tell_of_losses();
+      if (hears_signal()) log_->print(compose("{}: {}", signal_name(signal_), text));
+    }
+  }
+
+  /// Waits until all that the run has told is written, or is lost.
+  void settle();
+  /// The same, and returns whether the storage of the run answers then.
+  [[nodiscard]] bool finds_storage();
+
+  /// Calls use(), which waits for storage, on another thread, and awaits its end. Throws: what use() does.
+  template <class Use>
+  void await_use(const Use& use, std::string_view text) {
     std::future<void> end;
     try {
       const BlockSignals block{deferrable_signals()};  // they are for this thread
-      end = std::async(std::launch::async, [&read] { read(); });
+      end = std::async(std::launch::async, [&use] { use(); });
     } catch (const std::system_error&) {  // there is no thread
-      return read();
+      return use();
     }
-    await(
-        group,
-        [&end](const Deadline& deadline) { return end.wait_for(deadline.remaining()) == std::future_status::ready; },
-        "checkpoints are being read; once more ends the program");
+    await([&end](const Deadline& deadline) { return end.wait_for(deadline.remaining()) == std::future_status::ready; },
+          text);
     end.get();
+  }
+  /// The same of what reads checkpoints.
+  template <class Read>
+  void read(const Read& read) {
+    await_use(read, "checkpoints are being read; once more ends the program");
   }
 
  private:
-  [[nodiscard]] bool hears_signal(WorkerGroup& group);
+  static constexpr std::chrono::milliseconds slice{20};
+  static constexpr std::chrono::milliseconds moment{200};
+
+  // Where one that is more than a notice has come before, the run was told to leave already, and the program ends: what
+  // waits for storage cannot be interrupted, and what is committed stays.
+  [[nodiscard]] bool hears_signal();
 
   const PreemptionNotice* notice_;
   RunDirectory* directory_;
   RunLog* log_;
+  std::function<std::optional<int>()> hear_;
   int signal_ = 0;
+  bool was_told_to_leave_ = false;
 };
 /// Is told how many checkpoints the run has saved so far, whenever it is asked.
 class Farewell {
@@ -3935,6 +3972,9 @@ class FirstStart {
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
   /// Whether it is that the machine will be taken away.
   [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
+
+  /// Returns the next signal that has come, whatever it is about; nothing if there is none.
+  [[nodiscard]] std::optional<int> take_signal() const noexcept;
 
   /// Hands on what came while the group was made: its first events, until it has told of the signals that it has heard
   /// itself, and then those that came too early for it.
@@ -4202,7 +4242,7 @@ class Supervision {
   void handle(const SilenceEvent& event);
   void handle(const BrokenEvent& event);
   void handle(const SignalEvent& event);
-  void handle_signal(int signal, bool is_announced);
+  void handle_signal(int signal, bool is_announced, bool is_file = false);
 
   void look_for_standstill();
 
@@ -4213,8 +4253,9 @@ class Supervision {
 
   void tell_of_ranks();
 
-  // A program that was suspended may find its run taken over: nothing of it is changed any more then.
-  bool look_for_taker(bool at_once);
+  // A program that was suspended may find its run taken over: nothing of it is changed any more then. looks_anew: only
+  // while there are no workers.
+  bool look_for_taker(bool looks_anew);
 
   void note_start(int rank, std::string host);
 

@@ -5448,6 +5448,125 @@ namespace detail {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/digest.hpp
+// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+/// Adds bytes to a number that is another, then, for nearly all other bytes.
+[[nodiscard]] std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept;
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/fingerprint.hpp
+// Tells the samples of a dataset from those it had with other files, numbers or settings, without reading them. Data
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Stands for any value where nothing is computed.
+struct AnyValue {
+  template <class T>
+  operator T() const;
+};
+
+/// How many fields an aggregate has. Values: AnyValue for each that it is known to have.
+template <class T, class... Values>
+[[nodiscard]] consteval std::size_t count_fields() {
+  if constexpr (requires { T{Values{}..., AnyValue{}}; }) {
+    return count_fields<T, Values..., AnyValue>();
+  } else {
+    return sizeof...(Values);
+  }
+}
+
+/// Collects what samples depend on; the order counts.
+class Fingerprint {
+ public:
+  void add(std::uint64_t number) noexcept;
+  void add(double number) noexcept;
+  template <class T>
+  requires(std::integral<T> || std::is_enum_v<T>) void add(T value) noexcept { add(static_cast<std::uint64_t>(value)); }
+  void add(std::span<const std::byte> bytes) noexcept;
+  void add(std::string_view text) noexcept;
+  template <class T>
+  void add(const std::vector<T>& values) noexcept {
+    add(std::uint64_t{values.size()});
+    for (const T& value : values) add(value);
+  }
+  /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
+  /// file systems. Throws: DataError if one is not there.
+  void add_files(const std::vector<std::string>& paths);
+
+  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
+
+ private:
+  std::uint64_t value_ = 0;
+};
+
+template <class T>
+concept Identifiable = requires(Fingerprint& to, const T& value) {
+  to.add(value);
+};
+
+template <class... T>
+void identify_all(Fingerprint& to, const T&... values) noexcept {
+  static_assert((Identifiable<T> && ...),
+                "the options of a preprocessor are told from others by their fields, which are to be numbers, "
+                "enumerators, texts, and vectors of these");
+  (to.add(values), ...);
+}
+
+/// Adds all fields of options, also of those that get more fields one day.
+template <class Options>
+void identify_options(const Options& options, Fingerprint& to) noexcept {
+  constexpr std::size_t count = std::is_aggregate_v<Options> ? count_fields<Options>() : 0;
+  static_assert(count > 0 && count <= 8,
+                "the options of a preprocessor are told from others by their fields: make them an aggregate of 1 to 8 "
+                "of them");
+  if constexpr (count == 1) {
+    const auto& [a] = options;
+    identify_all(to, a);
+  } else if constexpr (count == 2) {
+    const auto& [a, b] = options;
+    identify_all(to, a, b);
+  } else if constexpr (count == 3) {
+    const auto& [a, b, c] = options;
+    identify_all(to, a, b, c);
+  } else if constexpr (count == 4) {
+    const auto& [a, b, c, d] = options;
+    identify_all(to, a, b, c, d);
+  } else if constexpr (count == 5) {
+    const auto& [a, b, c, d, e] = options;
+    identify_all(to, a, b, c, d, e);
+  } else if constexpr (count == 6) {
+    const auto& [a, b, c, d, e, f] = options;
+    identify_all(to, a, b, c, d, e, f);
+  } else if constexpr (count == 7) {
+    const auto& [a, b, c, d, e, f, g] = options;
+    identify_all(to, a, b, c, d, e, f, g);
+  } else if constexpr (count == 8) {
+    const auto& [a, b, c, d, e, f, g, h] = options;
+    identify_all(to, a, b, c, d, e, f, g, h);
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/on_error.hpp
 // What becomes of the samples of a source that are damaged. Data room.
 
@@ -5471,6 +5590,13 @@ class OnError {
 
   std::uint64_t max_skips_;
 };
+
+namespace detail {
+
+/// Returns a number that tells which samples are left out: of those that are damaged, and of those above a limit.
+[[nodiscard]] std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept;
+
+}  // namespace detail
 
 /// Counts the samples that were left out; copies share the count, of what their process has read. Samples that are read
 /// again do not count again.
@@ -5907,58 +6033,6 @@ class CsvParser {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/detail/digest.hpp
-// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
-/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
-[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
-/// Adds bytes to a number that is another, then, for nearly all other bytes.
-[[nodiscard]] std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept;
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/fingerprint.hpp
-// Tells the samples of a dataset from those it had with other files, numbers or settings, without reading them. Data
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Collects what samples depend on; the order counts.
-class Fingerprint {
- public:
-  void add(std::uint64_t number) noexcept;
-  void add(double number) noexcept;
-  void add(bool truth) noexcept;
-  void add(char character) noexcept;
-  void add(std::span<const std::byte> bytes) noexcept;
-  void add(std::string_view text) noexcept;
-  void add(const std::vector<std::string>& texts) noexcept;
-  /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
-  /// file systems. Throws: DataError if one is not there.
-  void add_files(const std::vector<std::string>& paths);
-
-  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
-
- private:
-  std::uint64_t value_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/record_counter.hpp
 // Counts the records of a file and notes where some of them begin, without a look at what is in them. Data room.
 
@@ -6223,7 +6297,7 @@ class RecordFiles {
   [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
   [[nodiscard]] std::uint64_t fingerprint() const {
     Fingerprint fingerprint;
-    fingerprint.add(options_.on_error.max_skips());
+    fingerprint.add(fingerprint_of(options_.on_error, options_.max_record_bytes));
     if constexpr (requires { Format::identify(options_, fingerprint); }) Format::identify(options_, fingerprint);
     return fingerprint.value();
   }
@@ -6761,6 +6835,8 @@ namespace detail {
 /// Adds a state.
 void identify_state(const State& state, Fingerprint& fingerprint);
 
+[[nodiscard]] std::uint64_t fingerprint_of(const State& state);
+
 /// Adds what a preprocessor is, what it has learned, and its options, if it tells of them.
 template <Preprocessor P>
 void identify_preprocessor(const P& fitted, Fingerprint& fingerprint) {
@@ -6944,9 +7020,8 @@ class AnyPreprocessor {
     [[nodiscard]] std::vector<std::string> types_alike() const override {
       if constexpr (requires { preprocessor.types_alike(); }) {
         return preprocessor.types_alike();
-      } else if constexpr (tells_options || requires { preprocessor.touches(); }) {
-        return {};
       } else {
+        if (tells_options || touches()) return {};  // touches() may tell of no columns, for they are not known
         return {detail::demangled(typeid(P))};
       }
     }
@@ -7561,7 +7636,8 @@ class OrderedStage final : public ChunkStream {
   std::function<std::optional<Work>()> plan_;
   bool keeps_empty_;
   bool is_planned_ = false;
-  std::size_t largest_ = 0;  // block that came out
+  std::exception_ptr failure_{};  // of the plan
+  std::size_t largest_ = 0;       // block that came out
   std::deque<Pending> pending_;
 };
 
@@ -8556,7 +8632,9 @@ struct EpochOptions {
   std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
   /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
-  /// take more; the window of a shuffle is refused where it leaves no room for two batches that would have it alone.
+  /// take more: a batch is there twice while it is put together, or an operation makes another of it, and the bound is
+  /// broken by as much as it does not hold of that. The window of a shuffle is refused where it leaves no room for two
+  /// batches that would have it alone.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
@@ -8572,6 +8650,10 @@ struct EpochOptions {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+// Says why a worker neither reads nor takes what it is given: its loop has batches and takes none, or there is no
+// memory for another batch beside the one that its loop has.
+enum class FeedRest : std::uint32_t { none, of_loop, of_memory };
+
 // Belongs to one reader, and to the leader who writes for it. Bytes are counted from the begin of the memory's life;
 // byte number n lies at n modulo the capacity.
 struct alignas(64) FeedLine {
@@ -8580,7 +8662,7 @@ struct alignas(64) FeedLine {
   std::atomic<std::uint64_t> key{0};      // which batches of what these are
   std::atomic<std::uint64_t> rank{0};     // whose part of them it wants
   std::atomic<std::int32_t> process{0};
-  std::atomic<bool> rests{false};  // it takes nothing, for its loop does not
+  std::atomic<FeedRest> rest{FeedRest::none};
   std::atomic<std::uint64_t> read{0};
   std::atomic<std::uint32_t> taken{0};  // a futex: moves when the leader may find something new here
   // Written by the leader.
@@ -8592,12 +8674,11 @@ struct alignas(64) FeedLine {
 };
 
 struct FeedHeader {
-  enum State : std::uint32_t { resting, working, gone };
-
   std::uint64_t token = 0;  // tells this memory from any other
   std::uint64_t num_readers = 0;
-  std::uint64_t capacity = 0;           // bytes of each line
-  std::atomic<std::uint32_t> state{};   // of the leader
+  std::uint64_t capacity = 0;                     // bytes of each line
+  std::atomic<FeedRest> rest{FeedRest::of_loop};  // of the leader
+  std::atomic<bool> is_gone{false};               // the leader
   std::atomic<std::uint64_t> key{0};    // of the session that is under way, whose readers are known; 0 for none
   std::atomic<std::uint32_t> asked{0};  // a futex: moves when a reader wants to be served
 };
@@ -8653,19 +8734,23 @@ struct FeedTaker {
   std::atomic<bool> has_left{false};
 };
 
-// Counts how long another worker may hold up this one's loop. Only while the loop waits: what is read ahead has time.
+// Counts how long another worker that rests may hold up this one's loop. Only while the loop waits: what is read ahead
+// has time. keeps_step: its loop takes as many batches as this one; then a rest for want of memory, which ends when the
+// loop comes back from what it does between two batches, counts for little: to read by oneself would not be faster.
 class FeedPatience {
  public:
-  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept;
+  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget, bool keeps_step = false) noexcept;
 
-  // Sleeps for a moment, or until the word is another. False when it is enough.
-  [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts = true) noexcept;
+  // Sleeps for a moment, or until the word is another. False when it is enough. rest: of the other worker.
+  [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                          FeedRest rest = FeedRest::of_loop) noexcept;
   [[nodiscard]] std::chrono::nanoseconds spent() const noexcept;
   [[nodiscard]] bool is_spent() const noexcept;
 
  private:
   const FeedTaker* taker_;
   std::chrono::nanoseconds budget_;
+  int memory_divisor_;
   std::chrono::nanoseconds spent_{0};
 };
 
@@ -8723,7 +8808,7 @@ class FeedReader {
   [[nodiscard]] bool read(void* to, std::size_t size, FeedPatience& patience) noexcept;
   // Wakes the leader, if it waits for room.
   void release() const noexcept;
-  void rest(bool rests) const noexcept;
+  void rest(FeedRest rest) const noexcept;
   void leave() const noexcept;
 
  private:
@@ -8773,8 +8858,8 @@ class HostFeed {
   // Of all lines together, for the leader.
   [[nodiscard]] std::size_t bytes() const noexcept;
 
-  // Says that this worker reads no further, for its loop does not take what it has read; or that it does again.
-  void rest(bool rests) const noexcept;
+  // Says that this worker reads no further, and why; or that it does again.
+  void rest(FeedRest rest) const noexcept;
 
   // For the leader: waits for those who want the batches of the key.
   void gather(std::uint64_t key, const FeedTaker& taker);
@@ -8800,6 +8885,7 @@ class HostFeed {
 
   static constexpr std::uint64_t never = ~std::uint64_t{0};
 
+  // How long one message may hold this worker up, of what is divided.
   [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept;
 
  private:
@@ -8960,7 +9046,8 @@ class EpochDriver {
   void start();
   void ask_to_stop() noexcept;
   void drive() noexcept;
-  void rest(bool rests) const noexcept;
+  void tell(FeedRest rest) const noexcept;
+  [[nodiscard]] FeedRest reason_to_rest() const noexcept;
   // One step is computed while the caller has another, if there is memory for both; else when the caller waits for it.
   [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept;
   std::optional<Ready> compute();
@@ -12349,6 +12436,10 @@ class Heartbeat {
   /// and ends.
   bool end(const Deadline& deadline);
 
+  /// Has it done once more. Returns its number.
+  [[nodiscard]] std::uint64_t ask();
+  /// Waits until the one of that number is over. Returns whether it is.
+  [[nodiscard]] bool has_done(std::uint64_t number, const Deadline& deadline);
   /// Has it done once more, and waits until that is over. Returns whether it is.
   bool beat_now(const Deadline& deadline);
 
@@ -12580,6 +12671,10 @@ class RunLease {
   /// program may have been suspended: but a short while only, and once. Until storage that is slower than that has
   /// answered, what is reported is still written; a checkpoint is not: see is_held().
   [[nodiscard]] std::string taker(bool at_once);
+
+  /// Looks anew, as taker() does at once, in parts between which something else is done. Returns what waits for it
+  /// until a deadline, and returns whether it is over: this has looked, or storage has not answered for long enough.
+  [[nodiscard]] std::function<bool(const Deadline&)> new_look();
 
   /// Gives signs of life from now on. Returns what there is to be said if it cannot.
   [[nodiscard]] std::string keep_alive();
@@ -14167,6 +14262,8 @@ class BatchMapper {
   /// Throws: ConfigError if there is no function.
   explicit BatchMapper(Function function);
 
+  /// Another when the function is of another type, as each lambda is.
+  [[nodiscard]] std::uint64_t kind() const;
   [[nodiscard]] Schema schema(const Schema& before) const;
   /// Throws: DataError if the function adds, drops or moves samples.
   [[nodiscard]] Block transform(const Block& block) const;
@@ -14335,9 +14432,10 @@ class FeatureColumns {
 
 namespace railyard::inline v0_1 {
 
-/// Is what a ColumnScaler does to one feature (one element of one column). Writing one adds a scaler: options with the
-/// fields columns and except, statistics that are collected and merged, what is learned of them, and how a value
-/// changes by it. All but the rule itself have fields() as detail::ByteWriter wants it.
+/// Is what a ColumnScaler does to one feature (one element of one column). Writing one adds a scaler: options (an
+/// aggregate of at most 8 numbers, enumerators, texts, and vectors of these) with the fields columns and except,
+/// statistics that are collected and merged, what is learned of them, and how a value changes by it. All but the
+/// options have fields() as detail::ByteWriter wants it: the rule's are the options that apply() looks at.
 template <class R>
 concept ScalingRule = std::semiregular<R> &&
     requires(const R& rule, typename R::Options options, double value, typename R::Statistics statistics,
@@ -14389,13 +14487,15 @@ class ColumnScaler {
     for (std::size_t feature = 0; feature < others.size(); ++feature) statistics_[feature].merge(others[feature]);
   }
   void finish() {
+    std::vector<typename Rule::Learned> features;  // all or none
     for (const auto& statistics : statistics_) {
       if (statistics.count() == 0) {
         throw DataError{detail::compose("{} found no value in {}: leave it out, or impute a constant first", Rule::name,
-                                        learned_.columns.name_of_feature(learned_.features.size()))};
+                                        learned_.columns.name_of_feature(features.size()))};
       }
-      learned_.features.push_back(rule_.learn(statistics));
+      features.push_back(rule_.learn(statistics));
     }
+    learned_.features = std::move(features);
     learned_.rule = rule_;
     statistics_.clear();
   }
@@ -14405,6 +14505,13 @@ class ColumnScaler {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(rule_.options().columns); }
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    detail::identify_options(Options{rule_.options()}, fingerprint);
+    for (const detail::FeatureColumn& column : learned_.columns) fingerprint.add(std::string_view{column.name});
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const detail::FeatureColumn& column : columns()) fields.push_back(field_after(before, column));
@@ -14630,6 +14737,8 @@ class CategoryLearner {
   void merge(std::span<const std::byte> bytes);
   void finish();
 
+  /// Returns the columns, or none where nothing was learned.
+  [[nodiscard]] const std::vector<CategoryColumn>& learned() const noexcept { return columns_; }
   /// Returns the columns. Throws: ConfigError if nothing was learned, or one is gone or of another kind.
   [[nodiscard]] const std::vector<CategoryColumn>& columns(const Schema& schema) const;
   [[nodiscard]] const CategoryColumn& column(std::string_view name) const;
@@ -14675,6 +14784,14 @@ class CategoryEncoder {
  protected:
   explicit CategoryEncoder(CategoryLearner learner);
 
+  template <class Options>
+  [[nodiscard]] std::uint64_t fingerprint_with(const Options& options) const {
+    Fingerprint fingerprint;
+    identify_options(options, fingerprint);
+    for (const CategoryColumn& column : learner_.learned()) fingerprint.add(std::string_view{column.name});
+    return fingerprint.value();
+  }
+
   CategoryLearner learner_;
 };
 
@@ -14707,6 +14824,8 @@ class OneHotEncoder : public detail::CategoryEncoder {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const;
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const;
   [[nodiscard]] Schema schema(const Schema& before) const;
   [[nodiscard]] Block transform(const Block& block) const;
 
@@ -14739,6 +14858,8 @@ class OrdinalEncoder : public detail::CategoryEncoder {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const;
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const;
   [[nodiscard]] Schema schema(const Schema& before) const;
   [[nodiscard]] Block transform(const Block& block) const;
 
@@ -14777,6 +14898,8 @@ class LabelEncoder {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const;
+  /// Another when it has learned from another column.
+  [[nodiscard]] std::uint64_t fingerprint() const;
   [[nodiscard]] Schema schema(const Schema& before) const;
   [[nodiscard]] Block transform(const Block& block) const;
 
@@ -15045,6 +15168,8 @@ class SimpleImputer {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const;
+  /// Another when the options are, or the columns that it has learned from.
+  [[nodiscard]] std::uint64_t fingerprint() const;
   [[nodiscard]] Schema schema(const Schema& before) const;
   [[nodiscard]] Block transform(const Block& block) const;
 
@@ -16053,6 +16178,8 @@ class Tokenizer {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const;
+  /// Another when the function is of another type, as each lambda is.
+  [[nodiscard]] std::uint64_t kind() const;
   [[nodiscard]] Schema schema(const Schema& before) const;
 
   [[nodiscard]] Block transform(const Block& block) const;
