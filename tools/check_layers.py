@@ -31,6 +31,8 @@ THIRD_PARTY = {
     "nccl.h": ["collectives/nccl.hpp"],
     "cuda": ["collectives/nccl.hpp"],
 }
+VERSION = INCLUDE / "railyard" / "core" / "version.hpp"
+NO_FILE = "stopped by the error above"  # at which compilers stop
 # Headers of the system: rooms that may include them. In core only what hides them from the other rooms.
 CORE_POSIX = {f"core/detail/{name}.hpp" for name in ("system", "heap", "dynamic_library", "asked_child", "cuda_driver")}
 POSIX_ROOMS = {"workers", "collectives", "data", "checkpoint", "callbacks", "train", "torch"}
@@ -61,7 +63,7 @@ PROCESS_STATE = {
 }
 STATE = re.compile(r"((inline|extern) (?!const)|\s+(inline )?static (?!const|inline const)(thread_local )?)[^()]*[;={]")
 # Two releases in one program are told apart by a namespace of their own each (TRAPS 29).
-RELEASE = re.search(r'version = "(\d+)\.(\d+)\.', (INCLUDE / "railyard" / "core" / "version.hpp").read_text())
+RELEASE = re.search(r'version = "(\d+)\.(\d+)\.', VERSION.read_text())
 NAMESPACE = f"namespace railyard::inline v{RELEASE[1]}_{RELEASE[2]} {{"
 
 # What headers of torch/ include first of LibTorch, unless one of their own room does: clang 14 rejects the rest of
@@ -95,6 +97,14 @@ def check_include(path, line, name, room, relative):
         problem(path, line, f"{room} may not include {name}")
 
 
+def begins_with_version(path):
+    """Whether a compiler that comes to the header knows what the library needs of it before anything else."""
+    if path == VERSION or not path.is_file():
+        return True
+    first = re.search(r'^#include ["<]([^">]+)[">]', path.read_text(), re.M)
+    return first is not None and first[1].startswith("railyard/") and begins_with_version(INCLUDE / first[1])
+
+
 def check_header(path):
     relative = str(path.relative_to(INCLUDE / "railyard"))
     room = relative.split("/")[0]
@@ -113,12 +123,15 @@ def check_header(path):
     if libtorch and libtorch[0] != FIRST_OF_LIBTORCH and not any(name.startswith("railyard/torch/") for name in included):
         problem(path, 1, f"includes {FIRST_OF_LIBTORCH} before the rest of LibTorch")
     conditions = 0
+    if not begins_with_version(path):
+        problem(path, 1, "includes core/version.hpp first, itself or by another: what that says of the compiler comes late")
     for number, text in enumerate(lines, 1):
         if re.match(r"\s*#\s*if", text):
             conditions += 1
         elif re.match(r"\s*#\s*endif", text):
             conditions -= 1
-        if match := re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', text):
+        match = re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', text)
+        if match and (path, match[2]) != (VERSION, NO_FILE):
             ours = match[2].startswith("railyard/")
             if ours != (match[1] == '"') and room != "railyard.hpp":
                 problem(path, number, "our headers are included by \"...\", all others by <...>")

@@ -2,6 +2,8 @@
 // Where the bytes of one file of a checkpoint come from when it is written. Checkpoint room.
 #pragma once
 
+#include "railyard/core/version.hpp"
+
 #include <concepts>
 #include <cstddef>
 #include <functional>

@@ -130,8 +130,9 @@ struct WorkerExit {
   Kind kind = Kind::returned;
   int code = 0;
   std::string message{};
-  std::vector<int> blamed{};    ///< the ranks that its CollectiveError blames
-  bool is_consequence = false;  ///< a CollectiveError: most likely another rank failed before
+  std::vector<int> blamed{};     ///< the ranks that its CollectiveError blames
+  bool is_consequence = false;   ///< a CollectiveError: most likely another rank failed before
+  bool is_config_error = false;  ///< a ConfigError: the same call would throw it again
 };
 
 namespace detail {
@@ -188,6 +189,8 @@ namespace detail {
   } catch (const CollectiveError& error) {
     exit.blamed = error.blamed();
     exit.is_consequence = true;
+  } catch (const ConfigError&) {
+    exit.is_config_error = true;
   } catch (...) {  // its text is all there is to it
   }
   return exit;

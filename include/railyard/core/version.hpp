@@ -14,6 +14,10 @@
 #if !defined(__linux__)
 #error "Railyard runs on Linux only."
 #endif
+// After #error compilers go on, and would bury it under hundreds of others. At a file that is not there they stop.
+#if __cplusplus < 202002L || !defined(__cpp_exceptions) || !defined(__cpp_rtti) || !defined(__linux__)
+#include "stopped by the error above"
+#endif
 
 #define RAILYARD_VERSION_MAJOR 0
 #define RAILYARD_VERSION_MINOR 1

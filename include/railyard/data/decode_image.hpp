@@ -3,7 +3,7 @@
 #pragma once
 
 #if !__has_include(<png.h>) || !__has_include(<jpeglib.h>)
-#error #error "decode_image.hpp needs libpng and libjpeg (Debian: libpng-dev libjpeg-dev), linked by -lpng -ljpeg"
+#error "railyard/data/decode_image.hpp needs libpng and libjpeg (Debian: libpng-dev libjpeg-dev), or leave it out"
 #endif
 
 #include "railyard/data/detail/jpeg_decoder.hpp"

@@ -42,6 +42,7 @@ struct Failure {
     lost,       ///< a worker, or the group, has gone: it may come back
     exception,  ///< out of the training function
     final,      ///< nothing that another start could change: a signal, a callback
+    setting,    ///< a ConfigError out of the training function, which another start would not change either
   };
   int rank = -1;
   std::string what{};
@@ -109,10 +110,9 @@ class Controller {
       if (suspects_.empty()) suspect_limit_ = after(now, settings_.cause_wait);
       suspects_.push_back(rank);
     } else if (may_fail() && !has_returned) {
-      const bool is_exception = gone.exit->kind == WorkerExit::Kind::threw;
       orders = fail({.rank = rank,
                      .what = text(*gone.exit),
-                     .kind = is_exception ? Failure::Kind::exception : Failure::Kind::lost,
+                     .kind = kind_of(gone),
                      .is_host = gone.exit->kind == WorkerExit::Kind::lost},
                     now);
     } else if (phase_ == Phase::stopping && !has_returned) {
@@ -212,6 +212,13 @@ class Controller {
   static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
   static Time after(Time now, std::chrono::nanoseconds span) {
     return span >= Time::max() - now ? Time::max() : now + span;
+  }
+
+  // Before it has started, a worker joins the others: what is refused there, such as memory or a name, the system may
+  // give the next time.
+  static Failure::Kind kind_of(const Rank& gone) noexcept {
+    if (gone.exit->kind != WorkerExit::Kind::threw) return Failure::Kind::lost;
+    return gone.has_started && gone.exit->is_config_error ? Failure::Kind::setting : Failure::Kind::exception;
   }
 
   // Only the first failure counts: what follows from it, or from the end that it brings, is not looked at.

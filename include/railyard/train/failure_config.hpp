@@ -12,7 +12,8 @@ namespace railyard::inline v0_1 {
 /// memory or on disk.
 struct FailureConfig {
   /// How many failures the run survives; -1 for any number. A failure of the group counts once, however many ranks
-  /// have failed. Ctrl-C, SIGTERM and exceptions of callbacks end the run in any case.
+  /// have failed. Ctrl-C, SIGTERM, exceptions of callbacks, and a ConfigError out of the training function, which would
+  /// come again, end the run in any case.
   int max_failures = 0;
   /// Whether an exception out of the training function counts as such a failure; otherwise it ends the run.
   bool retry_exceptions = true;

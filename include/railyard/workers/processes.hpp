@@ -169,7 +169,7 @@ class ProcessGroup final : public WorkerGroup {
 
   // A lock that another thread holds at the moment of the fork would stay held in the zygote and in all workers, for
   // the thread that could give it back is not there. malloc and stdio see to their own; of other locks of the
-  // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
+  // libraries, such as those of setenv(), localtime() and getpwnam(), only a further try gets rid.
   void fork_zygote() {
     const std::int64_t begin_ns = monotonic_ns();
     const Deadline deadline = Deadline::after(std::chrono::seconds{10});
@@ -185,8 +185,9 @@ class ProcessGroup final : public WorkerGroup {
     } while (tries < 3 || !deadline.expired());
     throw Error{compose(
         "start: in each of {} forks of this process another thread of it held a lock of the C library, as setenv(), "
-        "localtime(), rand(), dl_iterate_phdr() and the functions of the locale take one, and no worker could be made "
-        "without that lock: let such threads rest while fit() starts, or call fit() before they begin",
+        "localtime(), rand(), getpwnam(), gethostbyname(), popen(), dl_iterate_phdr() and the functions of the locale "
+        "take one, and no worker could be made without that lock: let such threads rest while fit() starts, or call "
+        "fit() before they begin",
         tries)};
   }
 

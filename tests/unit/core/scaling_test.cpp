@@ -23,12 +23,19 @@ TEST_CASE("exit_of: keeps the message of a standard exception and calls it a cau
   CHECK(exit.kind == ry::WorkerExit::Kind::threw);
   CHECK(exit.message == "no such file");
   CHECK_FALSE(exit.is_consequence);
+  CHECK_FALSE(exit.is_config_error);
 }
 
 TEST_CASE("exit_of: a lost collective is a consequence and names who is blamed") {
   const auto exit = exit_after(ry::CollectiveError{"barrier", 0, {2}, "rank 2 did not answer"});
   CHECK(exit.is_consequence);
   CHECK(exit.blamed == std::vector<int>{2});
+}
+
+TEST_CASE("exit_of: an error of configuration is told from others") {
+  const auto exit = exit_after(ry::ConfigError{"num_workers is 0"});
+  CHECK(exit.is_config_error);
+  CHECK_FALSE(exit.is_consequence);
 }
 
 TEST_CASE("exit_of: texts and numbers that are thrown are the message, anything else is named by its type") {

@@ -72,6 +72,17 @@ TEST_CASE("Controller: workers that do not start in time are named") {
                                              ContainsSubstring("nor had 3") && ContainsSubstring("start_timeout"));
 }
 
+TEST_CASE("Controller: a ConfigError is of a kind of its own once its worker has started, and so of the training") {
+  const WorkerExit refused{.kind = WorkerExit::Kind::threw, .message = "no batch", .is_config_error = true};
+  Controller controller = running(2);
+  CHECK(controller.on_exit(1, refused, at(1s)).abort == "rank 1 threw: no batch");
+  CHECK(controller.failure()->kind == ry::Failure::Kind::setting);
+  Controller connecting = begun(2);
+  connecting.on_started(0);
+  static_cast<void>(connecting.on_exit(1, refused, at(1s)));
+  CHECK(connecting.failure()->kind == ry::Failure::Kind::exception);
+}
+
 TEST_CASE("Controller: a failure aborts the others, then kills them, then waits no longer") {
   Controller controller = running(3);
   const auto orders = controller.on_exit(1, thrown("boo"), at(1s));

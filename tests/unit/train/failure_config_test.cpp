@@ -128,6 +128,22 @@ TEST_CASE(
   CHECK_THAT(thrown.error(), ContainsSubstring("exceptions are not retried"));
 }
 
+TEMPLATE_TEST_CASE("Run: ends at once with a ConfigError of the training function, whatever failures are left", "",
+                   SharedThreads, SharedProcesses) {
+  const Scratch scratch;
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    const auto due = static_cast<std::uint64_t>(3 + worker.attempt());  // of any other exception the budget decides
+    if (step == due && worker.rank() == 1) throw ry::ConfigError{"a batch of 0 samples: give it more"};
+  };
+  const ry::Result result = run<TestType>(scratch, fail, {.failure = {.max_failures = -1}});
+  INFO(result.error());
+  CHECK_FALSE(result);
+  CHECK(result.attempts().size() == 1);
+  CHECK_THAT(result.error(),
+             ContainsSubstring("threw: a batch of 0 samples") && ContainsSubstring("a ConfigError is not retried"));
+  CHECK_THAT(run<TestType>(scratch, fail).error(), !ContainsSubstring("retried"));
+}
+
 namespace {
 
 using Kind = ry::Failure::Kind;
@@ -150,12 +166,18 @@ TEST_CASE("FailureBudget: allows as many failures as it is told, and none by def
   for (std::uint64_t step = 0; step < 100; ++step) CHECK(restarts(any, step));
 }
 
-TEST_CASE("FailureBudget: retries no signal and no callback, and exceptions only if told so") {
+TEST_CASE("FailureBudget: retries no signal, callback and ConfigError, and exceptions only if told so") {
   ry::detail::FailureBudget any{{.max_failures = -1}};
+  CHECK_FALSE(restarts(any, 1, false, Kind::setting));
+  CHECK_FALSE(any.retries({.kind = Kind::setting}));
+  CHECK_FALSE(any.retries({.kind = Kind::final}));
+  CHECK(any.retries({.kind = Kind::exception}));
+  CHECK(any.counts().failures == 0);
   CHECK_FALSE(restarts(any, 1, false, Kind::final));
   CHECK(restarts(any, 2, false, Kind::exception));
   ry::detail::FailureBudget lost{{.max_failures = -1, .retry_exceptions = false}};
   CHECK_FALSE(restarts(lost, 1, false, Kind::exception));
+  CHECK_FALSE(lost.retries({.kind = Kind::exception}));
   CHECK(restarts(lost, 2));
 }
 

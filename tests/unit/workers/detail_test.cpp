@@ -118,6 +118,10 @@ TEST_CASE("encode_exit: brings back what it was given, and bounds a huge message
   CHECK(back.message == exit.message);
   CHECK(back.blamed == exit.blamed);
   CHECK(back.is_consequence);
+  CHECK_FALSE(back.is_config_error);
+  const auto refused = ry::detail::decode_exit(ry::detail::encode_exit({.is_config_error = true}));
+  CHECK(refused.is_config_error);
+  CHECK_FALSE(refused.is_consequence);
   const auto huge = ry::detail::encode_exit({.message = std::string(std::size_t{9} << 20U, 'x')});
   CHECK(huge.size() <= ry::detail::max_message_bytes);
   CHECK(ry::detail::decode_exit({}).message.empty());

@@ -2,6 +2,8 @@
 // The options and the state of LibTorch's optimizers by name, to be read and written alike. Torch room.
 #pragma once
 
+#include "railyard/core/version.hpp"
+
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
 #include <torch/optim/adagrad.h>

@@ -2,6 +2,8 @@
 // Tells whether the memory of a weight was replaced, and what ranks have in it then. Torch room.
 #pragma once
 
+#include "railyard/core/version.hpp"
+
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
 #include <ATen/core/Tensor.h>

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -43,8 +44,13 @@ class FailureBudget {
 
   /// Whether a failure can be followed by another start at all.
   [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
-  /// Whether this one can.
+  /// Whether this one can, by the numbers.
   [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
+
+  /// Whether failures of this kind are followed by another start while the budget lasts.
+  [[nodiscard]] bool retries(const Failure& failure) const noexcept {
+    return allows(failure) && failure.kind != Failure::Kind::final && refusal(failure).empty();
+  }
 
   /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
   [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
@@ -54,9 +60,7 @@ class FailureBudget {
     counts_.last_step = step;
     counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
     if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
-    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
-      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
-    }
+    if (const auto reason = refusal(failure); !reason.empty()) return {.reason = std::string{reason}};
     if (counts_.at_step >= config_.max_failures_at_same_step) {
       return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
                                 "cause (FailureConfig::max_failures_at_same_step)",
@@ -71,6 +75,17 @@ class FailureBudget {
   }
 
  private:
+  // Why failures of its kind are not retried whatever the budget; empty if they are, or nothing has to be said.
+  [[nodiscard]] std::string_view refusal(const Failure& failure) const noexcept {
+    if (failure.kind == Failure::Kind::setting) {
+      return "a ConfigError is not retried, as another start would throw it again (FailureConfig)";
+    }
+    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
+      return "exceptions are not retried (FailureConfig::retry_exceptions)";
+    }
+    return {};
+  }
+
   // Where another start has failed as well, there are not enough left.
   [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
     return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;

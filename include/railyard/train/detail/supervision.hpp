@@ -249,7 +249,7 @@ class Supervision {
 
   // Decides whether a run that has failed is started again, and after what time.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> delay_of_restart() {
-    if (controller_.failure()->kind != Failure::Kind::final && wait_.signal() != 0) {
+    if (budget_.retries(*controller_.failure()) && wait_.signal() != 0) {
       interrupt_between_attempts();
       return std::nullopt;
     }
@@ -384,8 +384,7 @@ class Supervision {
     }
     if (orders.abort) group_->abort(*orders.abort);
     // Workers that are about to be started again have nothing left to do.
-    const bool will_restart =
-        orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows(*controller_.failure());
+    const bool will_restart = orders.abort && budget_.retries(*controller_.failure());
     if (!orders.kill && !(will_restart && group_->can_kill())) return;
     if (!group_->can_kill()) directory_.settle(Deadline::after(std::chrono::milliseconds{200}));  // the program ends
     group_->kill();

@@ -2,6 +2,8 @@
 // Whether an MPI library is in this process. Workers room.
 #pragma once
 
+#include "railyard/core/version.hpp"
+
 #include <cstddef>
 #include <string>
 #include <string_view>

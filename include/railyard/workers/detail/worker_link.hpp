@@ -97,7 +97,8 @@ class WorkerStore final : public Store {
 [[nodiscard]] inline std::vector<std::byte> encode_exit(const WorkerExit& exit) {
   const std::string_view message = std::string_view{exit.message}.substr(0, max_message_bytes / 4);
   const std::size_t blamed = std::min<std::size_t>(exit.blamed.size(), max_message_bytes / 16);
-  std::vector<std::int32_t> head{static_cast<std::int32_t>(exit.kind), exit.code, exit.is_consequence ? 1 : 0,
+  const int flags = (exit.is_consequence ? 1 : 0) | (exit.is_config_error ? 2 : 0);
+  std::vector<std::int32_t> head{static_cast<std::int32_t>(exit.kind), exit.code, flags,
                                  static_cast<std::int32_t>(blamed)};
   head.insert(head.end(), exit.blamed.begin(), exit.blamed.begin() + static_cast<std::ptrdiff_t>(blamed));
   const auto numbers = std::as_bytes(std::span{head});
@@ -116,7 +117,8 @@ class WorkerStore final : public Store {
     return number;
   };
   WorkerExit exit{.kind = static_cast<WorkerExit::Kind>(number_at(0)), .code = number_at(1)};
-  exit.is_consequence = number_at(2) != 0;
+  exit.is_consequence = (number_at(2) & 1) != 0;
+  exit.is_config_error = (number_at(2) & 2) != 0;
   const std::size_t words = bytes.size() / sizeof(std::int32_t);
   const auto blamed = std::min<std::size_t>(static_cast<std::uint32_t>(number_at(3)), words < 4 ? 0 : words - 4);
   for (std::size_t at = 0; at < blamed; ++at) exit.blamed.push_back(number_at(4 + at));
