@@ -1024,6 +1024,8 @@ WorkerExit exit_of(const std::exception_ptr& exception) {
   } catch (const CollectiveError& error) {
     exit.blamed = error.blamed();
     exit.is_consequence = true;
+  } catch (const ConfigError&) {
+    exit.is_config_error = true;
   } catch (...) {  // its text is all there is to it
   }
   return exit;
@@ -10869,6 +10871,71 @@ std::string_view describe_state(char state) noexcept {
   }
 }
 
+void take_name_locks() {
+  for (const char* database : {"passwd", "group", "hosts", "services", "protocols"}) {
+    ::__nss_configure_lookup(database, "files");
+  }
+  // Each function without _r has one of its own.
+  ::getpwnam("root");
+  ::getpwuid(0);
+  ::getgrnam("root");
+  ::getgrgid(0);
+  ::setpwent();
+  ::getpwent();
+  ::setgrent();
+  ::getgrent();
+  ::getservbyname("tcpmux", "tcp");
+  ::getservbyport(htons(1), "tcp");
+  ::getprotobyname("ip");
+  ::getprotobynumber(0);
+  ::gethostbyname("127.0.0.1");
+  const in_addr own{.s_addr = htonl(INADDR_LOOPBACK)};
+  ::gethostbyaddr(&own, sizeof own, AF_INET);
+
+  // Which protocols there are, in what order the addresses of a name are tried, and what resolv.conf says.
+  addrinfo wanted{};
+  wanted.ai_flags = AI_NUMERICSERV;
+  wanted.ai_socktype = SOCK_STREAM;
+  for (const char* name : {static_cast<const char*>(nullptr), "localhost"}) {
+    addrinfo* found = nullptr;
+    if (::getaddrinfo(name, "1", &wanted, &found) == 0) ::freeaddrinfo(found);
+  }
+}
+
+void take_text_locks() {
+  const std::time_t time = 0;
+  std::tm parts{};
+  ::localtime_r(&time, &parts);                                             // the time zone
+  if (::locale_t copy = ::duplocale(LC_GLOBAL_LOCALE)) ::freelocale(copy);  // the locale of C
+  std::locale::global(std::locale{});                                       // and that of C++
+  std::ostringstream text;
+  text.imbue(std::locale{std::locale::classic(), new std::numpunct<char>});
+  text << 1;                                        // what streams keep of a locale
+  ::textdomain(::textdomain(nullptr));              // translated messages, as of strerror()
+  ::iconv_t to = ::iconv_open("UTF-8", "UCS-4LE");  // characters of other encodings
+  if (to != reinterpret_cast<::iconv_t>(-1)) ::iconv_close(to);
+}
+
+void take_process_locks() {
+  ::unsetenv("RAILYARD_NO_SUCH_VARIABLE");                                          // the environment
+  std::srand(1);                                                                    // the random numbers
+  std::atexit([] {});                                                               // what is called at exit
+  ::dl_iterate_phdr([](dl_phdr_info*, std::size_t, void*) { return 1; }, nullptr);  // the list of libraries
+  ::dlopen(nullptr, RTLD_LAZY);  // ends the process where a library was just being loaded
+  ::closelog();                  // the connection to syslog
+  ::sem_t none{};
+  ::sem_close(&none);  // semaphores with names
+  // Programs that popen() has started. The system starts none with an argument as long as this.
+  const std::string command(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) * 32, ' ');
+  if (std::FILE* none_started = ::popen(command.c_str(), "r")) ::pclose(none_started);
+}
+
+void take_library_locks() {
+  take_process_locks();
+  take_text_locks();
+  take_name_locks();
+}
+
 bool read_whole(int fd, void* data, std::size_t size, const Deadline& deadline) {
   std::size_t num_read = 0;
   while (num_read < size) {
@@ -10907,24 +10974,17 @@ bool has_other_threads() {
   return error || std::distance(begin(threads), end(threads)) != 1;
 }
 
-void take_library_locks() {
-  const std::time_t time = 0;
-  std::tm parts{};
-  ::localtime_r(&time, &parts);                                             // the time zone
-  ::unsetenv("RAILYARD_NO_SUCH_VARIABLE");                                  // the environment
-  std::srand(1);                                                            // the random numbers
-  if (::locale_t copy = ::duplocale(LC_GLOBAL_LOCALE)) ::freelocale(copy);  // the locale of C
-  std::locale::global(std::locale{});                                       // and that of C++
-  ::textdomain(::textdomain(nullptr));                                      // translated messages, as of strerror()
-  std::atexit([] {});                                                       // what is called at exit
-  ::dl_iterate_phdr([](dl_phdr_info*, std::size_t, void*) { return 1; }, nullptr);  // the list of libraries
-  ::closelog();                                                                     // the connection to syslog
-}
-
 std::optional<bool> waits_for_lock(pid_t pid) {
   const std::string call = system_text(compose("/proc/{}/syscall", pid).c_str());
   if (call.empty()) return std::nullopt;
   return std::strtol(call.c_str(), nullptr, 10) == SYS_futex;  // 0 while it runs
+}
+
+std::chrono::nanoseconds processor_time(pid_t pid) {
+  clockid_t clock{};
+  timespec time{};
+  if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &time) != 0) return {};
+  return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
 }
 
 bool are_library_locks_free(const Deadline& deadline) {
@@ -10934,12 +10994,15 @@ bool are_library_locks_free(const Deadline& deadline) {
   if (child < 0) return true;  // nor can a worker be made, which is when the limit is named
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (null >= 0) ::dup2(null, STDERR_FILENO);
     if (::getppid() == parent) take_library_locks();
     ::_exit(0);
   }
   writer.reset();
   pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
   const Deadline slow = Deadline::after(std::chrono::seconds{15});
+  constexpr std::chrono::milliseconds longest_work{50};
   bool has_ended = false;
   bool is_held = false;
   while (!has_ended && !is_held) {
@@ -10947,10 +11010,12 @@ bool are_library_locks_free(const Deadline& deadline) {
     has_ended = ::ppoll(&ended, 1, &look_every, nullptr) > 0;
     if (has_ended) break;
     const auto waits = waits_for_lock(child);
-    is_held = waits.value_or(deadline.expired()) || slow.expired();
+    // Who waits for a lock of readers and writers that was just being handed over does so in a loop.
+    is_held = waits.value_or(deadline.expired()) || processor_time(child) > longest_work || slow.expired();
   }
-  [[maybe_unused]] const std::optional<int> status = end_child(child);
-  return has_ended;
+  const int status = end_child(child).value_or(0);
+  constexpr int half_loaded = 127;  // what the loader ends a process with that finds a library so
+  return has_ended && !(WIFEXITED(status) && WEXITSTATUS(status) == half_loaded);
 }
 
 SignalRegistry& signal_registry() {
@@ -11244,7 +11309,8 @@ auto WorkerStore::joins_threads() const noexcept -> bool { return memory_->users
 std::vector<std::byte> encode_exit(const WorkerExit& exit) {
   const std::string_view message = std::string_view{exit.message}.substr(0, max_message_bytes / 4);
   const std::size_t blamed = std::min<std::size_t>(exit.blamed.size(), max_message_bytes / 16);
-  std::vector<std::int32_t> head{static_cast<std::int32_t>(exit.kind), exit.code, exit.is_consequence ? 1 : 0,
+  const int flags = (exit.is_consequence ? 1 : 0) | (exit.is_config_error ? 2 : 0);
+  std::vector<std::int32_t> head{static_cast<std::int32_t>(exit.kind), exit.code, flags,
                                  static_cast<std::int32_t>(blamed)};
   head.insert(head.end(), exit.blamed.begin(), exit.blamed.begin() + static_cast<std::ptrdiff_t>(blamed));
   const auto numbers = std::as_bytes(std::span{head});
@@ -11263,7 +11329,8 @@ WorkerExit decode_exit(std::span<const std::byte> bytes) {
     return number;
   };
   WorkerExit exit{.kind = static_cast<WorkerExit::Kind>(number_at(0)), .code = number_at(1)};
-  exit.is_consequence = number_at(2) != 0;
+  exit.is_consequence = (number_at(2) & 1) != 0;
+  exit.is_config_error = (number_at(2) & 2) != 0;
   const std::size_t words = bytes.size() / sizeof(std::int32_t);
   const auto blamed = std::min<std::size_t>(static_cast<std::uint32_t>(number_at(3)), words < 4 ? 0 : words - 4);
   for (std::size_t at = 0; at < blamed; ++at) exit.blamed.push_back(number_at(4 + at));
@@ -12008,8 +12075,9 @@ auto ProcessGroup::fork_zygote() -> void {
     } while (tries < 3 || !deadline.expired());
     throw Error{compose(
         "start: in each of {} forks of this process another thread of it held a lock of the C library, as setenv(), "
-        "localtime(), rand(), dl_iterate_phdr() and the functions of the locale take one, and no worker could be made "
-        "without that lock: let such threads rest while fit() starts, or call fit() before they begin",
+        "localtime(), rand(), getpwnam(), gethostbyname(), popen(), dl_iterate_phdr() and the functions of the locale "
+        "take one, and no worker could be made without that lock: let such threads rest while fit() starts, or call "
+        "fit() before they begin",
         tries)};
   }
 
@@ -12646,10 +12714,9 @@ auto Controller::on_exit(int rank, WorkerExit exit, Time now) -> Orders {
       if (suspects_.empty()) suspect_limit_ = after(now, settings_.cause_wait);
       suspects_.push_back(rank);
     } else if (may_fail() && !has_returned) {
-      const bool is_exception = gone.exit->kind == WorkerExit::Kind::threw;
       orders = fail({.rank = rank,
                      .what = text(*gone.exit),
-                     .kind = is_exception ? Failure::Kind::exception : Failure::Kind::lost,
+                     .kind = kind_of(gone),
                      .is_host = gone.exit->kind == WorkerExit::Kind::lost},
                     now);
     } else if (phase_ == Phase::stopping && !has_returned) {
@@ -12739,6 +12806,11 @@ auto Controller::index(int rank) noexcept -> std::size_t { return static_cast<st
 
 auto Controller::after(Time now, std::chrono::nanoseconds span) -> Time {
     return span >= Time::max() - now ? Time::max() : now + span;
+  }
+
+auto Controller::kind_of(const Rank& gone) noexcept -> Failure::Kind {
+    if (gone.exit->kind != WorkerExit::Kind::threw) return Failure::Kind::lost;
+    return gone.has_started && gone.exit->is_config_error ? Failure::Kind::setting : Failure::Kind::exception;
   }
 
 auto Controller::may_fail() const noexcept -> bool {
@@ -15520,6 +15592,10 @@ auto FailureBudget::go_on_from(const Counts& counts) noexcept -> void { counts_ 
 
 auto FailureBudget::allows(const Failure& failure) const noexcept -> bool { return allows_any() || is_resize(failure); }
 
+auto FailureBudget::retries(const Failure& failure) const noexcept -> bool {
+    return allows(failure) && failure.kind != Failure::Kind::final && refusal(failure).empty();
+  }
+
 auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_progressed) -> Verdict {
     if (is_resize(failure)) return {.restarts = true};
     if (has_progressed && config_.renew_after_progress) counts_.failures = 0;
@@ -15527,9 +15603,7 @@ auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_p
     counts_.last_step = step;
     counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
     if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
-    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
-      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
-    }
+    if (const auto reason = refusal(failure); !reason.empty()) return {.reason = std::string{reason}};
     if (counts_.at_step >= config_.max_failures_at_same_step) {
       return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
                                 "cause (FailureConfig::max_failures_at_same_step)",
@@ -15541,6 +15615,16 @@ auto FailureBudget::judge(const Failure& failure, std::uint64_t step, bool has_p
     }
     ++counts_.failures;
     return {.restarts = true, .delay = delay()};
+  }
+
+auto FailureBudget::refusal(const Failure& failure) const noexcept -> std::string_view {
+    if (failure.kind == Failure::Kind::setting) {
+      return "a ConfigError is not retried, as another start would throw it again (FailureConfig)";
+    }
+    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
+      return "exceptions are not retried (FailureConfig::retry_exceptions)";
+    }
+    return {};
   }
 
 auto FailureBudget::is_resize(const Failure& failure) const noexcept -> bool {
@@ -17561,7 +17645,7 @@ auto Supervision::restarts(const Renew& renew) -> bool {
   }
 
 auto Supervision::delay_of_restart() -> std::optional<std::chrono::nanoseconds> {
-    if (controller_.failure()->kind != Failure::Kind::final && wait_.signal() != 0) {
+    if (budget_.retries(*controller_.failure()) && wait_.signal() != 0) {
       interrupt_between_attempts();
       return std::nullopt;
     }
@@ -17690,8 +17774,7 @@ auto Supervision::carry_out(const Orders& orders) -> void {
     }
     if (orders.abort) group_->abort(*orders.abort);
     // Workers that are about to be started again have nothing left to do.
-    const bool will_restart =
-        orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows(*controller_.failure());
+    const bool will_restart = orders.abort && budget_.retries(*controller_.failure());
     if (!orders.kill && !(will_restart && group_->can_kill())) return;
     if (!group_->can_kill()) directory_.settle(Deadline::after(std::chrono::milliseconds{200}));  // the program ends
     group_->kill();

@@ -18,6 +18,10 @@
 #if !defined(__linux__)
 #error "Railyard runs on Linux only."
 #endif
+// After #error compilers go on, and would bury it under hundreds of others. At a file that is not there they stop.
+#if __cplusplus < 202002L || !defined(__cpp_exceptions) || !defined(__cpp_rtti) || !defined(__linux__)
+#include "stopped by the error above"
+#endif
 
 #define RAILYARD_VERSION_MAJOR 0
 #define RAILYARD_VERSION_MINOR 1
@@ -2553,8 +2557,9 @@ struct WorkerExit {
   Kind kind = Kind::returned;
   int code = 0;
   std::string message{};
-  std::vector<int> blamed{};    ///< the ranks that its CollectiveError blames
-  bool is_consequence = false;  ///< a CollectiveError: most likely another rank failed before
+  std::vector<int> blamed{};     ///< the ranks that its CollectiveError blames
+  bool is_consequence = false;   ///< a CollectiveError: most likely another rank failed before
+  bool is_config_error = false;  ///< a ConfigError: the same call would throw it again
 };
 
 namespace detail {
@@ -2611,6 +2616,8 @@ namespace detail {
   } catch (const CollectiveError& error) {
     exit.blamed = error.blamed();
     exit.is_consequence = true;
+  } catch (const ConfigError&) {
+    exit.is_config_error = true;
   } catch (...) {  // its text is all there is to it
   }
   return exit;
@@ -19780,6 +19787,100 @@ class OomCounter {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/workers/detail/library_locks.hpp
+// Takes the locks of the C and C++ libraries that a fork does not free. Workers room.
+
+#include <locale>
+
+#include <dlfcn.h>
+#include <grp.h>
+#include <iconv.h>
+#include <libintl.h>
+#include <link.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <nss.h>
+#include <pwd.h>
+#include <semaphore.h>
+#include <sys/socket.h>
+#include <syslog.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Takes the locks of names of users, hosts and services, and asks no server for any.
+inline void take_name_locks() {
+  for (const char* database : {"passwd", "group", "hosts", "services", "protocols"}) {
+    ::__nss_configure_lookup(database, "files");
+  }
+  // Each function without _r has one of its own.
+  ::getpwnam("root");
+  ::getpwuid(0);
+  ::getgrnam("root");
+  ::getgrgid(0);
+  ::setpwent();
+  ::getpwent();
+  ::setgrent();
+  ::getgrent();
+  ::getservbyname("tcpmux", "tcp");
+  ::getservbyport(htons(1), "tcp");
+  ::getprotobyname("ip");
+  ::getprotobynumber(0);
+  ::gethostbyname("127.0.0.1");
+  const in_addr own{.s_addr = htonl(INADDR_LOOPBACK)};
+  ::gethostbyaddr(&own, sizeof own, AF_INET);
+
+  // Which protocols there are, in what order the addresses of a name are tried, and what resolv.conf says.
+  addrinfo wanted{};
+  wanted.ai_flags = AI_NUMERICSERV;
+  wanted.ai_socktype = SOCK_STREAM;
+  for (const char* name : {static_cast<const char*>(nullptr), "localhost"}) {
+    addrinfo* found = nullptr;
+    if (::getaddrinfo(name, "1", &wanted, &found) == 0) ::freeaddrinfo(found);
+  }
+}
+
+/// Takes those of how texts are written.
+inline void take_text_locks() {
+  const std::time_t time = 0;
+  std::tm parts{};
+  ::localtime_r(&time, &parts);                                             // the time zone
+  if (::locale_t copy = ::duplocale(LC_GLOBAL_LOCALE)) ::freelocale(copy);  // the locale of C
+  std::locale::global(std::locale{});                                       // and that of C++
+  std::ostringstream text;
+  text.imbue(std::locale{std::locale::classic(), new std::numpunct<char>});
+  text << 1;                                        // what streams keep of a locale
+  ::textdomain(::textdomain(nullptr));              // translated messages, as of strerror()
+  ::iconv_t to = ::iconv_open("UTF-8", "UCS-4LE");  // characters of other encodings
+  if (to != reinterpret_cast<::iconv_t>(-1)) ::iconv_close(to);
+}
+
+/// Takes those of the process itself.
+inline void take_process_locks() {
+  ::unsetenv("RAILYARD_NO_SUCH_VARIABLE");                                          // the environment
+  std::srand(1);                                                                    // the random numbers
+  std::atexit([] {});                                                               // what is called at exit
+  ::dl_iterate_phdr([](dl_phdr_info*, std::size_t, void*) { return 1; }, nullptr);  // the list of libraries
+  ::dlopen(nullptr, RTLD_LAZY);  // ends the process where a library was just being loaded
+  ::closelog();                  // the connection to syslog
+  ::sem_t none{};
+  ::sem_close(&none);  // semaphores with names
+  // Programs that popen() has started. The system starts none with an argument as long as this.
+  const std::string command(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) * 32, ' ');
+  if (std::FILE* none_started = ::popen(command.c_str(), "r")) ::pclose(none_started);
+}
+
+/// Takes all of these: whoever calls it while one is held for ever never returns. For a process that is thrown away:
+/// random numbers, time zone, locale, names and syslog are not what they were.
+inline void take_library_locks() {
+  take_process_locks();
+  take_text_locks();
+  take_name_locks();
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/detail/asked_child.hpp
 // Asks a question in a process that is thrown away, for what it would leave behind in this one. Core room.
 
@@ -19865,12 +19966,6 @@ requires std::is_trivially_copyable_v<T>
 // ---- railyard/workers/detail/held_locks.hpp
 // Finds out whether a fork has kept locks of the C and C++ libraries that another thread held. Workers room.
 
-#include <locale>
-
-#include <libintl.h>
-#include <link.h>
-#include <syslog.h>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -19881,22 +19976,6 @@ namespace detail {
   return error || std::distance(begin(threads), end(threads)) != 1;
 }
 
-/// Takes every lock of the libraries that a fork does not free: whoever calls it while one is held for ever never
-/// returns. For a process that is thrown away: random numbers, time zone, locale and syslog are not what they were.
-inline void take_library_locks() {
-  const std::time_t time = 0;
-  std::tm parts{};
-  ::localtime_r(&time, &parts);                                             // the time zone
-  ::unsetenv("RAILYARD_NO_SUCH_VARIABLE");                                  // the environment
-  std::srand(1);                                                            // the random numbers
-  if (::locale_t copy = ::duplocale(LC_GLOBAL_LOCALE)) ::freelocale(copy);  // the locale of C
-  std::locale::global(std::locale{});                                       // and that of C++
-  ::textdomain(::textdomain(nullptr));                                      // translated messages, as of strerror()
-  std::atexit([] {});                                                       // what is called at exit
-  ::dl_iterate_phdr([](dl_phdr_info*, std::size_t, void*) { return 1; }, nullptr);  // the list of libraries
-  ::closelog();                                                                     // the connection to syslog
-}
-
 /// Does the process, of one thread, wait for a lock? Nothing where the system does not say. Takes no lock itself.
 [[nodiscard]] inline std::optional<bool> waits_for_lock(pid_t pid) {
   const std::string call = system_text(compose("/proc/{}/syscall", pid).c_str());
@@ -19904,9 +19983,17 @@ inline void take_library_locks() {
   return std::strtol(call.c_str(), nullptr, 10) == SYS_futex;  // 0 while it runs
 }
 
-/// In a process with one thread, just forked from one with several: is none of these locks held, by a thread that was
-/// left behind? Cost: one fork. At the deadline the answer is no; where the system says that the process which tries
-/// waits for none, a slow machine may take longer.
+/// Returns how long the process has kept a processor busy; nothing if the system does not say. Takes no lock itself.
+[[nodiscard]] inline std::chrono::nanoseconds processor_time(pid_t pid) {
+  clockid_t clock{};
+  timespec time{};
+  if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &time) != 0) return {};
+  return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
+}
+
+/// In a process with one thread, just forked from one with several: is none of the libraries' locks held, by a thread
+/// that was left behind? Cost: one fork. At the deadline the answer is no; where the system says that the process which
+/// tries waits for none, a slow machine may take longer.
 [[nodiscard]] inline bool are_library_locks_free(const Deadline& deadline) {
   auto [reader, writer] = make_pipe(0, "start: a pipe to a process that tries locks");
   const pid_t parent = ::getpid();
@@ -19914,12 +20001,15 @@ inline void take_library_locks() {
   if (child < 0) return true;  // nor can a worker be made, which is when the limit is named
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (null >= 0) ::dup2(null, STDERR_FILENO);
     if (::getppid() == parent) take_library_locks();
     ::_exit(0);
   }
   writer.reset();
   pollfd ended{.fd = reader.get(), .events = POLLIN, .revents = 0};
   const Deadline slow = Deadline::after(std::chrono::seconds{15});
+  constexpr std::chrono::milliseconds longest_work{50};
   bool has_ended = false;
   bool is_held = false;
   while (!has_ended && !is_held) {
@@ -19927,10 +20017,12 @@ inline void take_library_locks() {
     has_ended = ::ppoll(&ended, 1, &look_every, nullptr) > 0;
     if (has_ended) break;
     const auto waits = waits_for_lock(child);
-    is_held = waits.value_or(deadline.expired()) || slow.expired();
+    // Who waits for a lock of readers and writers that was just being handed over does so in a loop.
+    is_held = waits.value_or(deadline.expired()) || processor_time(child) > longest_work || slow.expired();
   }
-  [[maybe_unused]] const std::optional<int> status = end_child(child);
-  return has_ended;
+  const int status = end_child(child).value_or(0);
+  constexpr int half_loaded = 127;  // what the loader ends a process with that finds a library so
+  return has_ended && !(WIFEXITED(status) && WEXITSTATUS(status) == half_loaded);
 }
 
 }  // namespace detail
@@ -20110,7 +20202,6 @@ class SignalWatch {
 // ---- railyard/workers/detail/stack_teller.hpp
 // Tells which calls another thread of this process is in. Workers room.
 
-#include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>
 
@@ -20346,7 +20437,8 @@ class WorkerStore final : public Store {
 [[nodiscard]] inline std::vector<std::byte> encode_exit(const WorkerExit& exit) {
   const std::string_view message = std::string_view{exit.message}.substr(0, max_message_bytes / 4);
   const std::size_t blamed = std::min<std::size_t>(exit.blamed.size(), max_message_bytes / 16);
-  std::vector<std::int32_t> head{static_cast<std::int32_t>(exit.kind), exit.code, exit.is_consequence ? 1 : 0,
+  const int flags = (exit.is_consequence ? 1 : 0) | (exit.is_config_error ? 2 : 0);
+  std::vector<std::int32_t> head{static_cast<std::int32_t>(exit.kind), exit.code, flags,
                                  static_cast<std::int32_t>(blamed)};
   head.insert(head.end(), exit.blamed.begin(), exit.blamed.begin() + static_cast<std::ptrdiff_t>(blamed));
   const auto numbers = std::as_bytes(std::span{head});
@@ -20365,7 +20457,8 @@ class WorkerStore final : public Store {
     return number;
   };
   WorkerExit exit{.kind = static_cast<WorkerExit::Kind>(number_at(0)), .code = number_at(1)};
-  exit.is_consequence = number_at(2) != 0;
+  exit.is_consequence = (number_at(2) & 1) != 0;
+  exit.is_config_error = (number_at(2) & 2) != 0;
   const std::size_t words = bytes.size() / sizeof(std::int32_t);
   const auto blamed = std::min<std::size_t>(static_cast<std::uint32_t>(number_at(3)), words < 4 ? 0 : words - 4);
   for (std::size_t at = 0; at < blamed; ++at) exit.blamed.push_back(number_at(4 + at));
@@ -20747,7 +20840,6 @@ class SilenceWatch {
 // ---- railyard/workers/detail/channel.hpp
 // Packets between the supervisor and the process that starts workers, descriptors included. Workers room.
 
-#include <sys/socket.h>
 #include <sys/types.h>
 
 namespace railyard::inline v0_1 {
@@ -21501,7 +21593,7 @@ class ProcessGroup final : public WorkerGroup {
 
   // A lock that another thread holds at the moment of the fork would stay held in the zygote and in all workers, for
   // the thread that could give it back is not there. malloc and stdio see to their own; of other locks of the
-  // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
+  // libraries, such as those of setenv(), localtime() and getpwnam(), only a further try gets rid.
   void fork_zygote() {
     const std::int64_t begin_ns = monotonic_ns();
     const Deadline deadline = Deadline::after(std::chrono::seconds{10});
@@ -21517,8 +21609,9 @@ class ProcessGroup final : public WorkerGroup {
     } while (tries < 3 || !deadline.expired());
     throw Error{compose(
         "start: in each of {} forks of this process another thread of it held a lock of the C library, as setenv(), "
-        "localtime(), rand(), dl_iterate_phdr() and the functions of the locale take one, and no worker could be made "
-        "without that lock: let such threads rest while fit() starts, or call fit() before they begin",
+        "localtime(), rand(), getpwnam(), gethostbyname(), popen(), dl_iterate_phdr() and the functions of the locale "
+        "take one, and no worker could be made without that lock: let such threads rest while fit() starts, or call "
+        "fit() before they begin",
         tries)};
   }
 
@@ -22346,7 +22439,8 @@ namespace railyard::inline v0_1 {
 /// memory or on disk.
 struct FailureConfig {
   /// How many failures the run survives; -1 for any number. A failure of the group counts once, however many ranks
-  /// have failed. Ctrl-C, SIGTERM and exceptions of callbacks end the run in any case.
+  /// have failed. Ctrl-C, SIGTERM, exceptions of callbacks, and a ConfigError out of the training function, which would
+  /// come again, end the run in any case.
   int max_failures = 0;
   /// Whether an exception out of the training function counts as such a failure; otherwise it ends the run.
   bool retry_exceptions = true;
@@ -22474,6 +22568,7 @@ struct Failure {
     lost,       ///< a worker, or the group, has gone: it may come back
     exception,  ///< out of the training function
     final,      ///< nothing that another start could change: a signal, a callback
+    setting,    ///< a ConfigError out of the training function, which another start would not change either
   };
   int rank = -1;
   std::string what{};
@@ -22541,10 +22636,9 @@ class Controller {
       if (suspects_.empty()) suspect_limit_ = after(now, settings_.cause_wait);
       suspects_.push_back(rank);
     } else if (may_fail() && !has_returned) {
-      const bool is_exception = gone.exit->kind == WorkerExit::Kind::threw;
       orders = fail({.rank = rank,
                      .what = text(*gone.exit),
-                     .kind = is_exception ? Failure::Kind::exception : Failure::Kind::lost,
+                     .kind = kind_of(gone),
                      .is_host = gone.exit->kind == WorkerExit::Kind::lost},
                     now);
     } else if (phase_ == Phase::stopping && !has_returned) {
@@ -22644,6 +22738,13 @@ class Controller {
   static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
   static Time after(Time now, std::chrono::nanoseconds span) {
     return span >= Time::max() - now ? Time::max() : now + span;
+  }
+
+  // Before it has started, a worker joins the others: what is refused there, such as memory or a name, the system may
+  // give the next time.
+  static Failure::Kind kind_of(const Rank& gone) noexcept {
+    if (gone.exit->kind != WorkerExit::Kind::threw) return Failure::Kind::lost;
+    return gone.has_started && gone.exit->is_config_error ? Failure::Kind::setting : Failure::Kind::exception;
   }
 
   // Only the first failure counts: what follows from it, or from the end that it brings, is not looked at.
@@ -27216,8 +27317,13 @@ class FailureBudget {
 
   /// Whether a failure can be followed by another start at all.
   [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
-  /// Whether this one can.
+  /// Whether this one can, by the numbers.
   [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
+
+  /// Whether failures of this kind are followed by another start while the budget lasts.
+  [[nodiscard]] bool retries(const Failure& failure) const noexcept {
+    return allows(failure) && failure.kind != Failure::Kind::final && refusal(failure).empty();
+  }
 
   /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
   [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
@@ -27227,9 +27333,7 @@ class FailureBudget {
     counts_.last_step = step;
     counts_.in_a_row = has_progressed ? 1 : counts_.in_a_row + 1;
     if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
-    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
-      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
-    }
+    if (const auto reason = refusal(failure); !reason.empty()) return {.reason = std::string{reason}};
     if (counts_.at_step >= config_.max_failures_at_same_step) {
       return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
                                 "cause (FailureConfig::max_failures_at_same_step)",
@@ -27244,6 +27348,17 @@ class FailureBudget {
   }
 
  private:
+  // Why failures of its kind are not retried whatever the budget; empty if they are, or nothing has to be said.
+  [[nodiscard]] std::string_view refusal(const Failure& failure) const noexcept {
+    if (failure.kind == Failure::Kind::setting) {
+      return "a ConfigError is not retried, as another start would throw it again (FailureConfig)";
+    }
+    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
+      return "exceptions are not retried (FailureConfig::retry_exceptions)";
+    }
+    return {};
+  }
+
   // Where another start has failed as well, there are not enough left.
   [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
     return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
@@ -30626,7 +30741,7 @@ class Supervision {
 
   // Decides whether a run that has failed is started again, and after what time.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> delay_of_restart() {
-    if (controller_.failure()->kind != Failure::Kind::final && wait_.signal() != 0) {
+    if (budget_.retries(*controller_.failure()) && wait_.signal() != 0) {
       interrupt_between_attempts();
       return std::nullopt;
     }
@@ -30761,8 +30876,7 @@ class Supervision {
     }
     if (orders.abort) group_->abort(*orders.abort);
     // Workers that are about to be started again have nothing left to do.
-    const bool will_restart =
-        orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows(*controller_.failure());
+    const bool will_restart = orders.abort && budget_.retries(*controller_.failure());
     if (!orders.kill && !(will_restart && group_->can_kill())) return;
     if (!group_->can_kill()) directory_.settle(Deadline::after(std::chrono::milliseconds{200}));  // the program ends
     group_->kill();
@@ -38032,7 +38146,7 @@ class PngDecoder {
 // Pictures out of the bytes of PNG and JPEG files, with libpng and libjpeg. Data room.
 
 #if !__has_include(<png.h>) || !__has_include(<jpeglib.h>)
-#error #error "decode_image.hpp needs libpng and libjpeg (Debian: libpng-dev libjpeg-dev), linked by -lpng -ljpeg"
+#error "railyard/data/decode_image.hpp needs libpng and libjpeg (Debian: libpng-dev libjpeg-dev), or leave it out"
 #endif
 
 namespace railyard::inline v0_1 {
@@ -39448,8 +39562,6 @@ class TlsSession {
 // Sockets of TCP that listen and connect, over IPv4 and IPv6, and what the other end's address reads like. Workers
 // room.
 
-#include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 
 namespace railyard::inline v0_1 {
@@ -45594,8 +45706,6 @@ inline void check_gloo_is_own(const void* address) { check_gloo_file(library_of(
 
 // ---- railyard/collectives/detail/host_address.hpp
 // From a host's name to an address that this host can listen on. Collectives room.
-
-#include <netdb.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {

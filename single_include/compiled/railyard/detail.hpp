@@ -2282,6 +2282,15 @@ class DeathMark {
 /// Is a process in that state stopped, by a signal or a debugger?
 [[nodiscard]] bool is_stop(char state) noexcept;
 [[nodiscard]] std::string_view describe_state(char state) noexcept;
+/// Takes the locks of names of users, hosts and services, and asks no server for any.
+void take_name_locks();
+/// Takes those of how texts are written.
+void take_text_locks();
+/// Takes those of the process itself.
+void take_process_locks();
+/// Takes all of these: whoever calls it while one is held for ever never returns. For a process that is thrown away:
+/// random numbers, time zone, locale, names and syslog are not what they were.
+void take_library_locks();
 /// Is what a child has answered, or why there is no answer.
 template <class T>
 struct ChildAnswer {
@@ -2322,14 +2331,13 @@ requires std::is_trivially_copyable_v<T>
 }
 /// Has this process threads besides the calling one? Yes where the system does not say.
 [[nodiscard]] bool has_other_threads();
-/// Takes every lock of the libraries that a fork does not free: whoever calls it while one is held for ever never
-/// returns. For a process that is thrown away: random numbers, time zone, locale and syslog are not what they were.
-void take_library_locks();
 /// Does the process, of one thread, wait for a lock? Nothing where the system does not say. Takes no lock itself.
 [[nodiscard]] std::optional<bool> waits_for_lock(pid_t pid);
-/// In a process with one thread, just forked from one with several: is none of these locks held, by a thread that was
-/// left behind? Cost: one fork. At the deadline the answer is no; where the system says that the process which tries
-/// waits for none, a slow machine may take longer.
+/// Returns how long the process has kept a processor busy; nothing if the system does not say. Takes no lock itself.
+[[nodiscard]] std::chrono::nanoseconds processor_time(pid_t pid);
+/// In a process with one thread, just forked from one with several: is none of the libraries' locks held, by a thread
+/// that was left behind? Cost: one fork. At the deadline the answer is no; where the system says that the process which
+/// tries waits for none, a slow machine may take longer.
 [[nodiscard]] bool are_library_locks_free(const Deadline& deadline);
 [[nodiscard]] SignalRegistry& signal_registry();
 void call_previous(const struct sigaction& previous, bool was_heard, int signal, siginfo_t* info,

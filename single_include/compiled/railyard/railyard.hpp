@@ -20,6 +20,10 @@
 #if !defined(__linux__)
 #error "Railyard runs on Linux only."
 #endif
+// After #error compilers go on, and would bury it under hundreds of others. At a file that is not there they stop.
+#if __cplusplus < 202002L || !defined(__cpp_exceptions) || !defined(__cpp_rtti) || !defined(__linux__)
+#include "stopped by the error above"
+#endif
 
 #define RAILYARD_VERSION_MAJOR 0
 #define RAILYARD_VERSION_MINOR 1
@@ -1883,8 +1887,9 @@ struct WorkerExit {
   Kind kind = Kind::returned;
   int code = 0;
   std::string message{};
-  std::vector<int> blamed{};    ///< the ranks that its CollectiveError blames
-  bool is_consequence = false;  ///< a CollectiveError: most likely another rank failed before
+  std::vector<int> blamed{};     ///< the ranks that its CollectiveError blames
+  bool is_consequence = false;   ///< a CollectiveError: most likely another rank failed before
+  bool is_config_error = false;  ///< a ConfigError: the same call would throw it again
 };
 
 namespace detail {
@@ -9569,6 +9574,24 @@ class OomCounter {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/workers/detail/library_locks.hpp
+// Takes the locks of the C and C++ libraries that a fork does not free. Workers room.
+
+#include <locale>
+
+#include <dlfcn.h>
+#include <grp.h>
+#include <iconv.h>
+#include <libintl.h>
+#include <link.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <nss.h>
+#include <pwd.h>
+#include <semaphore.h>
+#include <sys/socket.h>
+#include <syslog.h>
+
 // ---- railyard/core/detail/asked_child.hpp
 // Asks a question in a process that is thrown away, for what it would leave behind in this one. Core room.
 
@@ -9577,12 +9600,6 @@ class OomCounter {
 
 // ---- railyard/workers/detail/held_locks.hpp
 // Finds out whether a fork has kept locks of the C and C++ libraries that another thread held. Workers room.
-
-#include <locale>
-
-#include <libintl.h>
-#include <link.h>
-#include <syslog.h>
 
 // ---- railyard/workers/detail/signal_watch.hpp
 // Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 for as long as it lives, and passes them on to whoever had them before.
@@ -9645,7 +9662,6 @@ class SignalWatch {
 // ---- railyard/workers/detail/stack_teller.hpp
 // Tells which calls another thread of this process is in. Workers room.
 
-#include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>
 
@@ -9800,7 +9816,6 @@ class SilenceWatch {
 // ---- railyard/workers/detail/channel.hpp
 // Packets between the supervisor and the process that starts workers, descriptors included. Workers room.
 
-#include <sys/socket.h>
 #include <sys/types.h>
 
 namespace railyard::inline v0_1 {
@@ -9996,7 +10011,7 @@ class ProcessGroup final : public WorkerGroup {
 
   // A lock that another thread holds at the moment of the fork would stay held in the zygote and in all workers, for
   // the thread that could give it back is not there. malloc and stdio see to their own; of other locks of the
-  // libraries, such as those of setenv(), localtime() and rand(), only a further try gets rid.
+  // libraries, such as those of setenv(), localtime() and getpwnam(), only a further try gets rid.
   void fork_zygote();
 
   // Has the zygote prove it. One that does not answer has met such a lock itself.
@@ -10284,7 +10299,8 @@ namespace railyard::inline v0_1 {
 /// memory or on disk.
 struct FailureConfig {
   /// How many failures the run survives; -1 for any number. A failure of the group counts once, however many ranks
-  /// have failed. Ctrl-C, SIGTERM and exceptions of callbacks end the run in any case.
+  /// have failed. Ctrl-C, SIGTERM, exceptions of callbacks, and a ConfigError out of the training function, which would
+  /// come again, end the run in any case.
   int max_failures = 0;
   /// Whether an exception out of the training function counts as such a failure; otherwise it ends the run.
   bool retry_exceptions = true;
@@ -10412,6 +10428,7 @@ struct Failure {
     lost,       ///< a worker, or the group, has gone: it may come back
     exception,  ///< out of the training function
     final,      ///< nothing that another start could change: a signal, a callback
+    setting,    ///< a ConfigError out of the training function, which another start would not change either
   };
   int rank = -1;
   std::string what{};
@@ -10487,6 +10504,10 @@ class Controller {
 
   static std::size_t index(int rank) noexcept;
   static Time after(Time now, std::chrono::nanoseconds span);
+
+  // Before it has started, a worker joins the others: what is refused there, such as memory or a name, the system may
+  // give the next time.
+  static Failure::Kind kind_of(const Rank& gone) noexcept;
 
   // Only the first failure counts: what follows from it, or from the end that it brings, is not looked at.
   [[nodiscard]] bool may_fail() const noexcept;
@@ -12732,13 +12753,19 @@ class FailureBudget {
 
   /// Whether a failure can be followed by another start at all.
   [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
-  /// Whether this one can.
+  /// Whether this one can, by the numbers.
   [[nodiscard]] bool allows(const Failure& failure) const noexcept;
+
+  /// Whether failures of this kind are followed by another start while the budget lasts.
+  [[nodiscard]] bool retries(const Failure& failure) const noexcept;
 
   /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
   [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed);
 
  private:
+  // Why failures of its kind are not retried whatever the budget; empty if they are, or nothing has to be said.
+  [[nodiscard]] std::string_view refusal(const Failure& failure) const noexcept;
+
   // Where another start has failed as well, there are not enough left.
   [[nodiscard]] bool is_resize(const Failure& failure) const noexcept;
 
@@ -16325,7 +16352,7 @@ namespace railyard::inline v0_1 {
 // Pictures out of the bytes of PNG and JPEG files, with libpng and libjpeg. Data room.
 
 #if !__has_include(<png.h>) || !__has_include(<jpeglib.h>)
-#error #error "decode_image.hpp needs libpng and libjpeg (Debian: libpng-dev libjpeg-dev), linked by -lpng -ljpeg"
+#error "railyard/data/decode_image.hpp needs libpng and libjpeg (Debian: libpng-dev libjpeg-dev), or leave it out"
 #endif
 
 namespace railyard::inline v0_1 {
@@ -17018,8 +17045,6 @@ class TlsSession {
 // Sockets of TCP that listen and connect, over IPv4 and IPv6, and what the other end's address reads like. Workers
 // room.
 
-#include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 
 namespace railyard::inline v0_1 {
@@ -18143,8 +18168,6 @@ class Launched {
 
 // ---- railyard/collectives/detail/host_address.hpp
 // From a host's name to an address that this host can listen on. Collectives room.
-
-#include <netdb.h>
 
 // ---- railyard/collectives/detail/mesh_lines.hpp
 // What messages between any two ranks of a group go through. Collectives room.
