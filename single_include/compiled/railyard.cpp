@@ -31278,7 +31278,7 @@ auto WeightWatch::refuse(Worker& worker, const std::vector<GradientSlot>& slots,
       return compose("{:.9g} (root mean square {:.9g})", of_rank[1], of_rank[2]);
     };
     const Part& part = turns_[turn_][which];
-    throw ConfigError{compose(
+    throw Error{compose(
         "backward() on rank {}/{}: when step {} began, the parameter \"{}\" had other values on rank {} than on rank "
         "{}: its elements {} to {} have the mean {} there and {} here. All ranks get the same gradients, so in the "
         "last {} steps something has written to it on some ranks alone, such as an assignment in place, or their "

@@ -51447,7 +51447,8 @@ class WeightWatch {
   // What this rank has seen in this step.
   [[nodiscard]] double number() const noexcept { return number_; }
 
-  // All ranks call it when they have seen other weights. Throws: ConfigError on all ranks.
+  // All ranks call it when they have seen other weights. Throws: Error, so that a run with failures left goes on from
+  // weights that were equal, on all ranks.
   [[noreturn]] void refuse(Worker& worker, const std::vector<GradientSlot>& slots, std::uint64_t step) const {
     std::vector<double> mine;
     for (const Sight& seen : seen_) mine.insert(mine.end(), {seen.number(), seen.sum / seen.count, seen.size()});
@@ -51468,7 +51469,7 @@ class WeightWatch {
       return compose("{:.9g} (root mean square {:.9g})", of_rank[1], of_rank[2]);
     };
     const Part& part = turns_[turn_][which];
-    throw ConfigError{compose(
+    throw Error{compose(
         "backward() on rank {}/{}: when step {} began, the parameter \"{}\" had other values on rank {} than on rank "
         "{}: its elements {} to {} have the mean {} there and {} here. All ranks get the same gradients, so in the "
         "last {} steps something has written to it on some ranks alone, such as an assignment in place, or their "

@@ -20694,7 +20694,8 @@ class WeightWatch {
   // What this rank has seen in this step.
   [[nodiscard]] double number() const noexcept { return number_; }
 
-  // All ranks call it when they have seen other weights. Throws: ConfigError on all ranks.
+  // All ranks call it when they have seen other weights. Throws: Error, so that a run with failures left goes on from
+  // weights that were equal, on all ranks.
   [[noreturn]] void refuse(Worker& worker, const std::vector<GradientSlot>& slots, std::uint64_t step) const;
 
  private:
