@@ -131,7 +131,7 @@ int status_of_dying(const DyingRun& it, const Scratch& scratch, Sent sent) {
 
 // Runs without a worker on storage that has died.
 ry::Result run_without_start(const Scratch& scratch, const std::shared_ptr<StalledFiles>& files,
-                             const std::function<void()>& start) {
+                             const std::function<void()>& start_workers) {
   const ry::RunConfig config{.progress = ry::Progress::quiet};
   ry::detail::RunLease lease{scratch.path(), {.beat = 5ms, .patience = 50ms, .answer = 50ms}, files};
   ry::detail::Supervision supervision{config,
@@ -147,7 +147,7 @@ ry::Result run_without_start(const Scratch& scratch, const std::shared_ptr<Stall
   return supervision.run(
       [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
         files->stall();
-        start();
+        start_workers();
         return nullptr;
       },
       [](int) {});
