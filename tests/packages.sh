@@ -51,4 +51,9 @@ check "root" "$(need 0 no libone-dev python3)" "went on" "status 0"
 check "the calls of root" "$(<"$work/calls")" "--no-install-recommends libone-dev"
 # What there is already is found by a user as well.
 check "a user who misses nothing" "$(need 1000 no libfmt-dev libgloo-dev libopenblas0-pthread)" "went on" "status 0"
+# A compiler that is too old is named as such.
+for compiler in g++ g++-12 g++-13 g++-14; do command_of_ours $compiler 'echo 11'; done
+old=$(PATH=$work:$PATH CXX='' bash -c 'source tools/packages.sh && cxx=$(railyard_cxx) && echo went on' 2>&1) || true
+check "a user with an old g++" "$old" "g++ of version 12 or newer is needed" "apt-get install g++-12"
+if grep -q 'went on' <<<"$old"; then echo "An old g++ is taken" && exit 1; fi
 echo "A user, one with sudo and root are told of what is missing, or get it"

@@ -2,7 +2,7 @@
 # Sourced by the scripts: finds out which packages are missing and installs them where it may. Names are Debian's and
 # Ubuntu's; whatever is there by other means counts as installed.
 
-railyard_has_header() { echo "#include <$1>" | "$(railyard_cxx)" -E -x c++ -std=c++20 - >/dev/null 2>&1; }
+railyard_has_header() { echo "#include <$1>" | "$(railyard_cxx 2>/dev/null)" -E -x c++ -std=c++20 - >/dev/null 2>&1; }
 
 # Can the compiler link a program with its sanitizers?
 railyard_has_sanitizers() {
@@ -13,7 +13,7 @@ railyard_has_sanitizers() {
   return $status
 }
 
-# Prints the C++ compiler to use: CXX, or the first g++ that is new enough. Fails if there is none.
+# Prints the C++ compiler to use: CXX, or the first g++ that is new enough. Fails, with a word, if there is none.
 railyard_cxx() {
   local candidate version
   if [ -n "${CXX:-}" ]; then
@@ -27,12 +27,13 @@ railyard_cxx() {
       return
     fi
   done
+  echo "A g++ of version 12 or newer is needed, or another compiler for C++20 named by CXX. On Debian or Ubuntu: sudo apt-get install g++-12" >&2
   return 1
 }
 
 railyard_has() {
   case $1 in
-    g++ | g++-12) railyard_cxx >/dev/null ;;
+    g++ | g++-12) railyard_cxx >/dev/null 2>&1 ;;
     ninja-build) command -v ninja >/dev/null ;;
     pkg-config) command -v pkg-config >/dev/null ;;
     cmake | python3 | git | debootstrap | ccache | clang | clang-format | clang-19) command -v "$1" >/dev/null ;;
