@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Four worker processes combine plain vectors, without LibTorch: every collective in one program.
+// Four worker processes combine plain vectors, without LibTorch: the common collectives.
 // Look at how little there is: buffer_of() views a vector, and the worker is the group.
 #include <railyard/railyard.hpp>
 

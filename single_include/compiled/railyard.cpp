@@ -202,7 +202,8 @@ Auc::Auc() : Auc(Options{}) {}
 Auc::Auc(Options options) : options_(options), counts_(2 * options.num_bins) {
     if (options.num_bins > 0 && options.low < options.high) return;
     throw ConfigError{
-        detail::compose("an Auc was to have {} bins from {} to {}", options.num_bins, options.low, options.high)};
+        detail::compose("an Auc was to have {} bins from {} to {}: give it at least one bin, and low below high",
+                        options.num_bins, options.low, options.high)};
   }
 
 auto Auc::merge(const Auc& other) -> void { detail::add_sums(counts_, other.counts_, "Auc"); }
@@ -525,7 +526,8 @@ auto Schema::check() const -> void {
     std::vector<std::string_view> names;
     names.reserve(fields_.size());
     for (const Field& field : fields_) {
-      if (field.name.empty()) throw ConfigError{detail::compose("column {} has no name", names.size())};
+      if (field.name.empty())
+        throw ConfigError{detail::compose("column {} of a schema has no name: each needs one", names.size())};
       names.push_back(field.name);
     }
     std::sort(names.begin(), names.end());
@@ -631,13 +633,15 @@ auto Report::metrics() const -> const Metrics& {  ///< rank 0's, which are the r
   }
 
 ConfusionMatrix::ConfusionMatrix(std::size_t num_classes) : num_classes_(num_classes), counts_(num_classes * num_classes) {
-    if (num_classes == 0) throw ConfigError{"a ConfusionMatrix was to have 0 classes"};
+    if (num_classes == 0)
+      throw ConfigError{"a ConfusionMatrix was to have 0 classes: give it the number of classes that labels can have"};
   }
 
 auto ConfusionMatrix::add(std::span<const std::int64_t> predictions, std::span<const std::int64_t> labels) -> void {
     if (predictions.size() != labels.size()) {
-      throw ConfigError{detail::compose("ConfusionMatrix::add() was given {} predictions and {} labels",
-                                        predictions.size(), labels.size())};
+      throw ConfigError{detail::compose(
+          "ConfusionMatrix::add() was given {} predictions and {} labels: give it one of each for every sample",
+          predictions.size(), labels.size())};
     }
     for (std::size_t sample = 0; sample < labels.size(); ++sample) {
       if (labels[sample] == ignored_label) continue;
@@ -16790,7 +16794,9 @@ std::optional<Checkpoint> find_checkpoint(
   }
   if (!newest && config.resume == Resume::required) {
     throw ConfigError{
-        compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint", run.string())};
+        compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint: name the run that has, or "
+                "say Resume::if_unfinished to begin at the beginning",
+                run.string())};
   }
   return newest;
 }
@@ -33043,7 +33049,9 @@ auto Loader::drives_step() const noexcept -> bool { return state_->options.drive
 
 auto Loader::num_samples() const -> std::size_t {
     if (state_->num_samples) return static_cast<std::size_t>(state_->num_given());
-    throw ConfigError{"a loader of a stream does not know how many samples there are before it has seen all of them"};
+    throw ConfigError{
+        "a loader of a stream does not know how many samples there are before it has seen all of them: count them in "
+        "the loop"};
   }
 
 auto Loader::num_batches() const -> std::size_t {
@@ -33768,7 +33776,7 @@ auto SharedWeights::share() -> void {
     const bool sees_all = memory_->place_of(&here) != 0;
     const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
     auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
-    if (table == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+    if (table == nullptr) throw Error{no_room};
     for (std::size_t index = 0; index < parameters_.size() && memory_->rank() == 0; ++index) {
       at::Tensor& parameter = parameters_[index];
       table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
@@ -33802,7 +33810,7 @@ auto SharedWeights::place_for_all(at::Tensor& parameter) -> std::uint64_t {
       const std::size_t size_bytes =
           static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(parameter.element_size());
       void* memory = memory_->heap()->allocate(size_bytes);
-      if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+      if (memory == nullptr) throw Error{no_room};
       const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,
                                              at::TensorOptions{}.dtype(parameter.scalar_type()));
       moved.copy_(parameter.detach());
@@ -33813,7 +33821,7 @@ auto SharedWeights::place_for_all(at::Tensor& parameter) -> std::uint64_t {
 
 auto SharedWeights::keep_for_others() -> std::atomic<std::uint32_t>* {
     void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
-    if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+    if (memory == nullptr) throw Error{no_room};
     auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(memory_->size())};
     SharedWeightsOfWorker::Kept kept{.num_users = num_users};
     for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());

@@ -459,7 +459,9 @@ class Value {
   [[nodiscard]] const T& as() const {
     if (const T* value = std::get_if<T>(&value_)) return *value;
     static constexpr const char* kinds[] = {"a truth value", "an integer", "a number", "text"};
-    throw Error{detail::compose("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
+    throw Error{
+        detail::compose("a value was read as another type than it has: it holds {}; ask is<T>() first, or use visit()",
+                        kinds[value_.index()])};
   }
 
   /// Returns it as a number, whatever arithmetic type it was made from. Throws: Error if it is text.
@@ -819,7 +821,8 @@ class Auc {
   explicit Auc(Options options) : options_(options), counts_(2 * options.num_bins) {
     if (options.num_bins > 0 && options.low < options.high) return;
     throw ConfigError{
-        detail::compose("an Auc was to have {} bins from {} to {}", options.num_bins, options.low, options.high)};
+        detail::compose("an Auc was to have {} bins from {} to {}: give it at least one bin, and low below high",
+                        options.num_bins, options.low, options.high)};
   }
 
   /// Adds samples: 1 is a positive one, 0 a negative one, and ignored_label is left out.
@@ -827,7 +830,9 @@ class Auc {
   template <class Score>
   void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
     if (scores.size() != labels.size()) {
-      throw ConfigError{detail::compose("Auc::add() was given {} scores and {} labels", scores.size(), labels.size())};
+      throw ConfigError{
+          detail::compose("Auc::add() was given {} scores and {} labels: give it one of each for every sample",
+                          scores.size(), labels.size())};
     }
     for (std::size_t sample = 0; sample < labels.size(); ++sample) {
       if (labels[sample] == ignored_label) continue;
@@ -1548,7 +1553,8 @@ class Schema {
     std::vector<std::string_view> names;
     names.reserve(fields_.size());
     for (const Field& field : fields_) {
-      if (field.name.empty()) throw ConfigError{detail::compose("column {} has no name", names.size())};
+      if (field.name.empty())
+        throw ConfigError{detail::compose("column {} of a schema has no name: each needs one", names.size())};
       names.push_back(field.name);
     }
     std::sort(names.begin(), names.end());
@@ -1574,8 +1580,9 @@ class Column {
     const auto owner = std::make_shared<const std::vector<T>>(std::move(elements));
     const std::size_t row = field.width() * sizeof(T);
     if (field.is_ragged() || sizeof(T) != size_of(field.dtype) || row == 0 || owner->size() % field.width() != 0) {
-      throw ConfigError{detail::compose("{} elements of {} bytes are no column \"{}\" of {} x {}", owner->size(),
-                                        sizeof(T), field.name, field.width(), name_of(field.dtype))};
+      throw ConfigError{detail::compose(
+          "{} elements of {} bytes are no column \"{}\" of {} x {}: give it whole rows of elements of that dtype",
+          owner->size(), sizeof(T), field.name, field.width(), name_of(field.dtype))};
     }
     *this = Column{std::shared_ptr<const std::byte>{owner, reinterpret_cast<const std::byte*>(owner->data())},
                    owner->size() / field.width(), row};
@@ -1811,15 +1818,17 @@ class ConfusionMatrix {
  public:
   /// Throws: ConfigError for no classes.
   explicit ConfusionMatrix(std::size_t num_classes) : num_classes_(num_classes), counts_(num_classes * num_classes) {
-    if (num_classes == 0) throw ConfigError{"a ConfusionMatrix was to have 0 classes"};
+    if (num_classes == 0)
+      throw ConfigError{"a ConfusionMatrix was to have 0 classes: give it the number of classes that labels can have"};
   }
 
   /// Adds samples. Labels that are ignored_label are left out.
   /// Throws: ConfigError if there are not as many predictions as labels; DataError for one that is no class.
   void add(std::span<const std::int64_t> predictions, std::span<const std::int64_t> labels) {
     if (predictions.size() != labels.size()) {
-      throw ConfigError{detail::compose("ConfusionMatrix::add() was given {} predictions and {} labels",
-                                        predictions.size(), labels.size())};
+      throw ConfigError{detail::compose(
+          "ConfusionMatrix::add() was given {} predictions and {} labels: give it one of each for every sample",
+          predictions.size(), labels.size())};
     }
     for (std::size_t sample = 0; sample < labels.size(); ++sample) {
       if (labels[sample] == ignored_label) continue;
@@ -29212,7 +29221,9 @@ namespace detail {
   }
   if (!newest && config.resume == Resume::required) {
     throw ConfigError{
-        compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint", run.string())};
+        compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint: name the run that has, or "
+                "say Resume::if_unfinished to begin at the beginning",
+                run.string())};
   }
   return newest;
 }
@@ -54525,7 +54536,9 @@ class Loader {
   /// Samples that an epoch gives, all workers together. Throws: ConfigError where a stream tells it only at its end.
   [[nodiscard]] std::size_t num_samples() const {
     if (state_->num_samples) return static_cast<std::size_t>(state_->num_given());
-    throw ConfigError{"a loader of a stream does not know how many samples there are before it has seen all of them"};
+    throw ConfigError{
+        "a loader of a stream does not know how many samples there are before it has seen all of them: count them in "
+        "the loop"};
   }
   /// Batches of an epoch, micro-batches counted one by one; equally many for every worker. Throws: as num_samples().
   [[nodiscard]] std::size_t num_batches() const {
@@ -55872,6 +55885,10 @@ class SharedWeights {
   }
 
  private:
+  static constexpr const char* no_room =
+      "prepare_optimizer: there is no room left in the memory that the ranks share, which is as large as what was left "
+      "when they started: give the job more (memory.max, ulimit -v)";
+
   void refuse_other_owners() const {
     for (const at::Tensor& parameter : parameters_) {
       // A parameter that was made as a view keeps what it is a view of.
@@ -55920,7 +55937,7 @@ class SharedWeights {
     const bool sees_all = memory_->place_of(&here) != 0;
     const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
     auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
-    if (table == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+    if (table == nullptr) throw Error{no_room};
     for (std::size_t index = 0; index < parameters_.size() && memory_->rank() == 0; ++index) {
       at::Tensor& parameter = parameters_[index];
       table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
@@ -55955,7 +55972,7 @@ class SharedWeights {
       const std::size_t size_bytes =
           static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(parameter.element_size());
       void* memory = memory_->heap()->allocate(size_bytes);
-      if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+      if (memory == nullptr) throw Error{no_room};
       const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,
                                              at::TensorOptions{}.dtype(parameter.scalar_type()));
       moved.copy_(parameter.detach());
@@ -55967,7 +55984,7 @@ class SharedWeights {
   // Makes the weights of the host's first rank stay while others look at them, and returns the count of who does.
   [[nodiscard]] std::atomic<std::uint32_t>* keep_for_others() {
     void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
-    if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+    if (memory == nullptr) throw Error{no_room};
     auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(memory_->size())};
     SharedWeightsOfWorker::Kept kept{.num_users = num_users};
     for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());

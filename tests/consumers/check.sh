@@ -144,6 +144,10 @@ case $name in
     "$cxx" "${flags_headers[@]}" "${strict[@]}" -O2 -c "$here/core.cpp" -o core.o
     "$cxx" "${flags_single[@]}" "${strict[@]}" -fsyntax-only "$here/core.cpp"  # the same code once more
     if has gloo; then "$cxx" "${flags_headers[@]}" "${strict[@]}" -O2 -DRAILYARD_WITH_GLOO=1 -c "$here/gloo.cpp" -o gloo.o; fi
+    if has torch && [ -z "$libtorch" ]; then
+      "$cxx" "${flags_headers[@]}" "${strict[@]}" -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_TORCH=1 \
+        -isystem /usr/include/torch/csrc/api/include -fsyntax-only "$here/torch.cpp"
+    fi
     ;;
   fast_math)
     "$cxx" "${flags_headers[@]}" -O2 -ffast-math "$here/fast_math.cpp" -o fast_math -lfmt -pthread

@@ -34,7 +34,8 @@ class Auc {
   explicit Auc(Options options) : options_(options), counts_(2 * options.num_bins) {
     if (options.num_bins > 0 && options.low < options.high) return;
     throw ConfigError{
-        detail::compose("an Auc was to have {} bins from {} to {}", options.num_bins, options.low, options.high)};
+        detail::compose("an Auc was to have {} bins from {} to {}: give it at least one bin, and low below high",
+                        options.num_bins, options.low, options.high)};
   }
 
   /// Adds samples: 1 is a positive one, 0 a negative one, and ignored_label is left out.
@@ -42,7 +43,9 @@ class Auc {
   template <class Score>
   void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
     if (scores.size() != labels.size()) {
-      throw ConfigError{detail::compose("Auc::add() was given {} scores and {} labels", scores.size(), labels.size())};
+      throw ConfigError{
+          detail::compose("Auc::add() was given {} scores and {} labels: give it one of each for every sample",
+                          scores.size(), labels.size())};
     }
     for (std::size_t sample = 0; sample < labels.size(); ++sample) {
       if (labels[sample] == ignored_label) continue;

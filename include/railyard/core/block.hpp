@@ -88,7 +88,8 @@ class Schema {
     std::vector<std::string_view> names;
     names.reserve(fields_.size());
     for (const Field& field : fields_) {
-      if (field.name.empty()) throw ConfigError{detail::compose("column {} has no name", names.size())};
+      if (field.name.empty())
+        throw ConfigError{detail::compose("column {} of a schema has no name: each needs one", names.size())};
       names.push_back(field.name);
     }
     std::sort(names.begin(), names.end());
@@ -114,8 +115,9 @@ class Column {
     const auto owner = std::make_shared<const std::vector<T>>(std::move(elements));
     const std::size_t row = field.width() * sizeof(T);
     if (field.is_ragged() || sizeof(T) != size_of(field.dtype) || row == 0 || owner->size() % field.width() != 0) {
-      throw ConfigError{detail::compose("{} elements of {} bytes are no column \"{}\" of {} x {}", owner->size(),
-                                        sizeof(T), field.name, field.width(), name_of(field.dtype))};
+      throw ConfigError{detail::compose(
+          "{} elements of {} bytes are no column \"{}\" of {} x {}: give it whole rows of elements of that dtype",
+          owner->size(), sizeof(T), field.name, field.width(), name_of(field.dtype))};
     }
     *this = Column{std::shared_ptr<const std::byte>{owner, reinterpret_cast<const std::byte*>(owner->data())},
                    owner->size() / field.width(), row};

@@ -22,15 +22,17 @@ class ConfusionMatrix {
  public:
   /// Throws: ConfigError for no classes.
   explicit ConfusionMatrix(std::size_t num_classes) : num_classes_(num_classes), counts_(num_classes * num_classes) {
-    if (num_classes == 0) throw ConfigError{"a ConfusionMatrix was to have 0 classes"};
+    if (num_classes == 0)
+      throw ConfigError{"a ConfusionMatrix was to have 0 classes: give it the number of classes that labels can have"};
   }
 
   /// Adds samples. Labels that are ignored_label are left out.
   /// Throws: ConfigError if there are not as many predictions as labels; DataError for one that is no class.
   void add(std::span<const std::int64_t> predictions, std::span<const std::int64_t> labels) {
     if (predictions.size() != labels.size()) {
-      throw ConfigError{detail::compose("ConfusionMatrix::add() was given {} predictions and {} labels",
-                                        predictions.size(), labels.size())};
+      throw ConfigError{detail::compose(
+          "ConfusionMatrix::add() was given {} predictions and {} labels: give it one of each for every sample",
+          predictions.size(), labels.size())};
     }
     for (std::size_t sample = 0; sample < labels.size(); ++sample) {
       if (labels[sample] == ignored_label) continue;

@@ -41,7 +41,9 @@ class Value {
   [[nodiscard]] const T& as() const {
     if (const T* value = std::get_if<T>(&value_)) return *value;
     static constexpr const char* kinds[] = {"a truth value", "an integer", "a number", "text"};
-    throw Error{detail::compose("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
+    throw Error{
+        detail::compose("a value was read as another type than it has: it holds {}; ask is<T>() first, or use visit()",
+                        kinds[value_.index()])};
   }
 
   /// Returns it as a number, whatever arithmetic type it was made from. Throws: Error if it is text.

@@ -358,7 +358,9 @@ class Loader {
   /// Samples that an epoch gives, all workers together. Throws: ConfigError where a stream tells it only at its end.
   [[nodiscard]] std::size_t num_samples() const {
     if (state_->num_samples) return static_cast<std::size_t>(state_->num_given());
-    throw ConfigError{"a loader of a stream does not know how many samples there are before it has seen all of them"};
+    throw ConfigError{
+        "a loader of a stream does not know how many samples there are before it has seen all of them: count them in "
+        "the loop"};
   }
   /// Batches of an epoch, micro-batches counted one by one; equally many for every worker. Throws: as num_samples().
   [[nodiscard]] std::size_t num_batches() const {

@@ -447,7 +447,9 @@ class Value {
   [[nodiscard]] const T& as() const {
     if (const T* value = std::get_if<T>(&value_)) return *value;
     static constexpr const char* kinds[] = {"a truth value", "an integer", "a number", "text"};
-    throw Error{detail::compose("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
+    throw Error{
+        detail::compose("a value was read as another type than it has: it holds {}; ask is<T>() first, or use visit()",
+                        kinds[value_.index()])};
   }
 
   /// Returns it as a number, whatever arithmetic type it was made from. Throws: Error if it is text.
@@ -715,7 +717,9 @@ class Auc {
   template <class Score>
   void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
     if (scores.size() != labels.size()) {
-      throw ConfigError{detail::compose("Auc::add() was given {} scores and {} labels", scores.size(), labels.size())};
+      throw ConfigError{
+          detail::compose("Auc::add() was given {} scores and {} labels: give it one of each for every sample",
+                          scores.size(), labels.size())};
     }
     for (std::size_t sample = 0; sample < labels.size(); ++sample) {
       if (labels[sample] == ignored_label) continue;
@@ -1211,8 +1215,9 @@ class Column {
     const auto owner = std::make_shared<const std::vector<T>>(std::move(elements));
     const std::size_t row = field.width() * sizeof(T);
     if (field.is_ragged() || sizeof(T) != size_of(field.dtype) || row == 0 || owner->size() % field.width() != 0) {
-      throw ConfigError{detail::compose("{} elements of {} bytes are no column \"{}\" of {} x {}", owner->size(),
-                                        sizeof(T), field.name, field.width(), name_of(field.dtype))};
+      throw ConfigError{detail::compose(
+          "{} elements of {} bytes are no column \"{}\" of {} x {}: give it whole rows of elements of that dtype",
+          owner->size(), sizeof(T), field.name, field.width(), name_of(field.dtype))};
     }
     *this = Column{std::shared_ptr<const std::byte>{owner, reinterpret_cast<const std::byte*>(owner->data())},
                    owner->size() / field.width(), row};
@@ -22802,6 +22807,10 @@ class SharedWeights {
   void end_update();
 
  private:
+  static constexpr const char* no_room =
+      "prepare_optimizer: there is no room left in the memory that the ranks share, which is as large as what was left "
+      "when they started: give the job more (memory.max, ulimit -v)";
+
   void refuse_other_owners() const;
 
   [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const;

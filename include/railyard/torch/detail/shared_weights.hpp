@@ -149,6 +149,10 @@ class SharedWeights {
   }
 
  private:
+  static constexpr const char* no_room =
+      "prepare_optimizer: there is no room left in the memory that the ranks share, which is as large as what was left "
+      "when they started: give the job more (memory.max, ulimit -v)";
+
   void refuse_other_owners() const {
     for (const at::Tensor& parameter : parameters_) {
       // A parameter that was made as a view keeps what it is a view of.
@@ -197,7 +201,7 @@ class SharedWeights {
     const bool sees_all = memory_->place_of(&here) != 0;
     const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
     auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
-    if (table == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+    if (table == nullptr) throw Error{no_room};
     for (std::size_t index = 0; index < parameters_.size() && memory_->rank() == 0; ++index) {
       at::Tensor& parameter = parameters_[index];
       table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
@@ -232,7 +236,7 @@ class SharedWeights {
       const std::size_t size_bytes =
           static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(parameter.element_size());
       void* memory = memory_->heap()->allocate(size_bytes);
-      if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+      if (memory == nullptr) throw Error{no_room};
       const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,
                                              at::TensorOptions{}.dtype(parameter.scalar_type()));
       moved.copy_(parameter.detach());
@@ -244,7 +248,7 @@ class SharedWeights {
   // Makes the weights of the host's first rank stay while others look at them, and returns the count of who does.
   [[nodiscard]] std::atomic<std::uint32_t>* keep_for_others() {
     void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
-    if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+    if (memory == nullptr) throw Error{no_room};
     auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(memory_->size())};
     SharedWeightsOfWorker::Kept kept{.num_users = num_users};
     for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());

@@ -68,7 +68,9 @@ namespace detail {
   }
   if (!newest && config.resume == Resume::required) {
     throw ConfigError{
-        compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint", run.string())};
+        compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint: name the run that has, or "
+                "say Resume::if_unfinished to begin at the beginning",
+                run.string())};
   }
   return newest;
 }
