@@ -241,7 +241,8 @@ void measure_ray(const Peers& peers) {
   });
 }
 
-// An ordinary training on samples that are read, checked and scaled while it goes on.
+// The share of the step's time in which the loop waits for data. The samples lie in memory, and one thread gathers
+// those of a batch in the order of the epoch while the loop trains: nothing is parsed, decoded or mapped.
 void measure_stall() {
   double stall = 0;
   on_a_worker([&](ry::Worker& worker) {
@@ -326,23 +327,30 @@ double in_a_child(const std::function<double()>& function) {
   return value;
 }
 
-// 10 M samples in 10 files: to the middle, where nobody has read before, and again.
-void measure_seek() {
+// 10 M samples in 10 files, of which a process that has not read them before goes on in the middle. The source's own
+// search there makes the index of the files up to it, the next finds that made. A resumed reader waits for more until
+// it has its first batch of 64: it compares the number of samples with the saved one, for which it counts all files.
+void measure_seek(std::uint64_t rows_per_file) {
+  constexpr std::uint64_t files = 10;
+  const std::uint64_t count = files * rows_per_file;
+  const std::uint64_t middle = count / 2;
   std::filesystem::create_directories("seek");
-  for (int file = 0; file < 10; ++file) {
+  for (std::uint64_t file = 0; file < files; ++file) {
     std::ofstream out{fmt::format("seek/part{}.csv", file), std::ios::binary};
     std::string rows = "id,value\n";
-    for (int row = 0; row < 1'000'000; ++row) rows += fmt::format("{},{}\n", file * 1'000'000 + row, row % 977);
+    for (std::uint64_t row = 0; row < rows_per_file; ++row) {
+      rows += fmt::format("{},{}\n", file * rows_per_file + row, row % 977);
+    }
     out << rows;
   }
-  const auto seek_ms = [](int round) {
-    return in_a_child([round] {
+  const auto seek_ms = [&](int round) {
+    return in_a_child([&] {
       const ry::CsvSource source{"seek/*.csv"};
       static_cast<void>(source.schema());
       double ms = 0;
       for (int at = 0; at <= round; ++at) {
         ms = 1000 * seconds_of([&] {
-               const std::uint64_t place = 5'000'000U + static_cast<std::uint64_t>(at);
+               const std::uint64_t place = middle + static_cast<std::uint64_t>(at);
                const ry::Block block = source.open(place)->next(64);
                if (block.ids().front() != place) throw std::runtime_error{"a wrong sample"};
              });
@@ -350,14 +358,30 @@ void measure_seek() {
       return ms;
     });
   };
-  std::vector<double> first;
-  std::vector<double> second;
+  const auto first_batch_ms = [&](bool shuffle) {
+    return in_a_child([&] {
+      return 1000 * seconds_of([&] {
+               const ry::Dataset dataset{ry::CsvSource{"seek/*.csv"}};
+               const ry::EpochPosition begin{0, 0, shuffle, count};
+               ry::EpochReader reader{
+                   dataset, {.global_batch_size = 64, .shuffle = shuffle, .from = begin.moved_to(middle, {})}};
+               const auto step = reader.next();
+               if (!step || step->samples != 64) throw std::runtime_error{"no batch where one was to come"};
+               if (!shuffle && step->block.ids().front() != middle) throw std::runtime_error{"a wrong sample"};
+             });
+    });
+  };
+  std::array<std::vector<double>, 4> ms;
   for (int turn = 0; turn < 5; ++turn) {
-    first.push_back(seek_ms(0));
-    second.push_back(seek_ms(1));
+    ms[0].push_back(seek_ms(0));
+    ms[1].push_back(seek_ms(1));
+    ms[2].push_back(first_batch_ms(false));
+    ms[3].push_back(first_batch_ms(true));
   }
-  tell("resume.seek_ms", median(first), "ms");
-  tell("resume.second_seek_ms", median(second), "ms");
+  tell("resume.seek_ms", median(ms[0]), "ms");
+  tell("resume.second_seek_ms", median(ms[1]), "ms");
+  tell("resume.first_batch_ms", median(ms[2]), "ms");
+  tell("resume.first_batch_shuffled_ms", median(ms[3]), "ms");
 }
 
 // How often each sample is made when the four workers of a host go over a dataset once: each over its part, or each
@@ -420,7 +444,7 @@ void measure_decodes() {
 int main(int argc, char** argv) try {
   const Peers peers = argc > 2 ? Peers{argv[1], argv[2]} : Peers{{}, {}};
   tell("stream.peak_over_bound", in_a_child(peak_over_bound), "ratio");  // while this process is small
-  measure_seek();
+  measure_seek(1'000'000);
   measure_csv(peers);
   measure_loaders(peers);
   measure_jpeg(peers);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Preprocesses what tests/python/preprocessors.py gives it: preprocessors FOLDER NUM_COLUMNS NUM_WORKERS
 //
-// Reads numbers.f64 (samples x columns), texts.txt (a line per sample) and integers.i64; writes a file of f64 per
-// preprocessor.
+// Reads numbers.f64 and floats.f32 (samples x columns), texts.txt (a line per sample) and integers.i64, and of samples
+// that are transformed without having been learned from new_numbers.f64, new_texts.txt and new_integers.i64; writes a
+// file of f64 per preprocessor.
 #include "railyard/data/encoders.hpp"
 #include "railyard/data/imputer.hpp"
 #include "railyard/data/normalizer.hpp"
@@ -45,6 +46,7 @@ struct Experiment {
   std::filesystem::path folder{};
   std::size_t num_workers = 1;
   ry::Block block{};
+  ry::Block fresh{};  // that nothing has been learned from
 
   void write(const std::string& name, const ry::Block& result, const std::string& column) const {
     const std::vector<double> values = preprocessing::values_of(result, column);
@@ -54,19 +56,37 @@ struct Experiment {
   }
   template <class P>
   void run(const std::string& name, const P& preprocessor, const std::string& column = "numbers") const {
-    const P learned = preprocessing::fitted_by_workers(preprocessor, block, num_workers);
-    write(name, preprocessing::reloaded(learned, preprocessor).transform(block), column);
+    write(name, learned(preprocessor).transform(block), column);
+  }
+  template <class P>
+  void run_fresh(const std::string& name, const P& preprocessor, const std::string& column = "numbers") const {
+    write(name, learned(preprocessor).transform(fresh), column);
+  }
+
+ private:
+  template <class P>
+  [[nodiscard]] P learned(const P& preprocessor) const {
+    return preprocessing::reloaded(preprocessing::fitted_by_workers(preprocessor, block, num_workers), preprocessor);
   }
 };
 
 void run_all(const Experiment& experiment) {
   const std::vector<std::string> numbers{"numbers"};
+  const std::vector<std::string> floats{"floats"};
   experiment.run("standard", ry::StandardScaler{{.columns = numbers}});
+  experiment.run("centered", ry::StandardScaler{{.columns = numbers, .scales = false}});
+  experiment.run("scaled", ry::StandardScaler{{.columns = numbers, .centers = false}});
+  experiment.run("standard_f32", ry::StandardScaler{{.columns = floats}}, "floats");
+  experiment.run_fresh("standard_fresh", ry::StandardScaler{{.columns = numbers}});
   experiment.run("min_max", ry::MinMaxScaler{{.columns = numbers, .low = -1, .high = 2}});
+  experiment.run("min_max_f32", ry::MinMaxScaler{{.columns = floats, .low = -1, .high = 2}}, "floats");
+  experiment.run_fresh("clipped", ry::MinMaxScaler{{.columns = numbers, .low = -1, .high = 2, .clips = true}});
   experiment.run("max_abs", ry::MaxAbsScaler{{.columns = numbers}});
   experiment.run("robust", ry::RobustScaler{{.columns = numbers, .low = 0.1, .high = 0.85}});
   const ry::SimpleImputer mean{{.columns = numbers}};
   experiment.run("mean", mean);
+  experiment.run("mean_f32", ry::SimpleImputer{{.columns = floats}}, "floats");
+  experiment.run("constant", ry::SimpleImputer{{.columns = numbers, .with = ry::Impute::constant, .number = -1.5}});
   experiment.run("median", ry::SimpleImputer{{.columns = numbers, .with = ry::Impute::median}});
   experiment.run("most_frequent", ry::SimpleImputer{{.columns = numbers, .with = ry::Impute::most_frequent}});
   const ry::Block full =
@@ -78,6 +98,11 @@ void run_all(const Experiment& experiment) {
     experiment.run("one_hot_" + column, ry::OneHotEncoder{{.columns = {column}}}, column);
     experiment.run("ordinal_" + column, ry::OrdinalEncoder{{.columns = {column}}}, column);
     experiment.run("label_" + column, ry::LabelEncoder{column}, column);
+    constexpr auto ignore = ry::Unseen::ignore;
+    experiment.run_fresh("one_hot_unseen_" + column, ry::OneHotEncoder{{.columns = {column}, .unseen = ignore}},
+                         column);
+    experiment.run_fresh("ordinal_unseen_" + column,
+                         ry::OrdinalEncoder{{.columns = {column}, .unseen = ignore, .unseen_value = -7}}, column);
   }
 }
 
@@ -87,12 +112,15 @@ int main(int argc, char** argv) {
   if (argc != 4) return 2;
   const std::filesystem::path folder = argv[1];
   const std::int64_t num_columns = std::atoi(argv[2]);
+  const auto rows = [&](const std::string& prefix) {
+    return preprocessing::Rows{}
+        .numbers("numbers", elements_in<double>(folder / (prefix + "numbers.f64")), {num_columns})
+        .texts("texts", lines_in(folder / (prefix + "texts.txt")))
+        .numbers("integers", elements_in<std::int64_t>(folder / (prefix + "integers.i64")));
+  };
   run_all({.folder = folder,
            .num_workers = static_cast<std::size_t>(std::atoi(argv[3])),
-           .block = preprocessing::Rows{}
-                        .numbers("numbers", elements_in<double>(folder / "numbers.f64"), {num_columns})
-                        .texts("texts", lines_in(folder / "texts.txt"))
-                        .numbers("integers", elements_in<std::int64_t>(folder / "integers.i64"))
-                        .block()});
+           .block = rows("").numbers("floats", elements_in<float>(folder / "floats.f32"), {num_columns}).block(),
+           .fresh = rows("new_").block()});
   return 0;
 }

@@ -6,8 +6,10 @@
 
 namespace railyard::inline v0_1 {
 
-/// Collects values with their weights. Merging sums and weights, never means, is what makes the mean over workers
-/// exact.
+/// Collects values with their weights. Sums and weights are merged, never means, so that the mean over workers is that
+/// of all their samples: to the last bit where sums and weights are whole numbers up to 2^53, such as counts. Other
+/// sums round, so that n added values, in whatever order and by whichever worker, give the same sum but for a part of n
+/// 2^-52 of the sum of their sizes.
 class Mean {
  public:
   /// Adds the mean `value` of `weight` samples; a weight of zero leaves the value out, NaN included.

@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -81,6 +82,30 @@ template <class Example>
     return at::index_select(tensor, 0, tensor.is_cpu() ? rows : rows.to(tensor.device()));
   };
   return {select(tensors.first), select(tensors.second)};
+}
+
+// Asks a LibTorch dataset for samples. What it throws comes with their numbers, and is a DataError unless the user has
+// chosen another Error.
+template <class D>
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> fetch_batch(D& dataset, std::span<const std::size_t> indices) {
+  const auto say = [indices](const char* what) {
+    const std::vector<std::size_t> all(indices.begin(), indices.end());
+    return compose("the LibTorch dataset was asked for {} {}: {}", all.size() == 1 ? "sample" : "samples",
+                   joined_first(all, 5), what);
+  };
+  try {
+    return collate(dataset.get_batch(c10::ArrayRef<std::size_t>(indices.data(), indices.size())));
+  } catch (const ConfigError& error) {
+    throw ConfigError{say(error.what())};
+  } catch (const DataError& error) {
+    throw DataError{say(error.what())};
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DataError{say(error.what())};
+  } catch (...) {
+    throw DataError{say("an exception that is no std::exception")};
+  }
 }
 
 // Returns the indices of so many rows, from the first to the last.
@@ -386,8 +411,9 @@ template <class D>
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
 /// its size(); with or without .map(Stack<>()). The loop reads it by itself. Throws: ConfigError if size() is empty, or
-/// if the options set what is for loaders of a railyard::Dataset.
-/// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+/// if the options set what is for loaders of a railyard::Dataset; in the loop, what the dataset throws, with the
+/// samples that it was asked for: a DataError, unless that was another Error. Example: ry::prepare_loader(worker,
+/// MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
 template <class D>
 [[nodiscard]] Loader prepare_loader(Worker& worker, D dataset, const LoaderOptions& options) {
   static_assert(
@@ -407,7 +433,7 @@ template <class D>
       const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
       const auto shared = std::make_shared<D>(std::move(dataset));
       const auto fetch = [shared](std::span<const std::size_t> indices) {
-        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices.data(), indices.size())));
+        return detail::fetch_batch(*shared, indices);
       };
       return detail::make_loader(worker, fetch, num_samples, options);
     }

@@ -68,6 +68,16 @@ TEST_CASE("decode_image: refuses pictures with more pixels than allowed before i
   }
 }
 
+TEST_CASE("decode_image: takes no more memory for a JPEG than its bytes can become") {
+  std::string file = pictures::jpeg_of(pictures::make_image(20, 30, ry::ImageColors::rgb));
+  const std::size_t frame = file.find("\xFF\xC0");  // length, precision, and then the height and the width
+  REQUIRE(frame != std::string::npos);
+  file.replace(frame + 5, 4, "\x24\x01\x24\x01");
+  CHECK(pictures::error_of_decoding(file) == "damaged JPEG: it was cut off");
+  const ry::Image even{3000, 3000, ry::ImageColors::grey, std::vector<std::uint8_t>(9'000'000, 9)};
+  CHECK(pictures::error_of_decoding(pictures::jpeg_of(even)) == "no error");
+}
+
 TEST_CASE("decode_image: may be called by several threads at once") {
   const ry::Image image = pictures::make_image(50, 50, ry::ImageColors::rgb);
   const std::string png = pictures::png_of(image);

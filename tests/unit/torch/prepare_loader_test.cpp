@@ -9,7 +9,11 @@
 #include "support/catch.hpp"
 #include "unit/train/scratch.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,6 +35,18 @@ struct OwnDataset : torch::data::Dataset<OwnDataset> {
     return count == 0 ? torch::optional<std::size_t>{} : torch::optional<std::size_t>{count};
   }
   std::size_t count;
+};
+
+// It throws something where it is asked for sample 11.
+template <class Fault>
+struct FaultyDataset : torch::data::Dataset<FaultyDataset<Fault>> {
+  explicit FaultyDataset(Fault fault_) : fault(std::move(fault_)) {}
+  torch::data::Example<> get(std::size_t index) override {
+    if (index == 11) throw fault;
+    return {torch::full({1}, static_cast<float>(index)), torch::tensor(static_cast<std::int64_t>(index))};
+  }
+  torch::optional<std::size_t> size() const override { return 20; }
+  Fault fault;
 };
 
 }  // namespace
@@ -74,6 +90,23 @@ TEST_CASE("prepare_loader: takes datasets, LibTorch datasets, mapped ones and su
     EXPECT(batches_of(worker, of_mapped) == expected);
     auto bare = ry::prepare_loader(worker, torch::data::datasets::TensorDataset(numbered(5).first), options);
     for (const auto& batch : bare) EXPECT(!batch.target.defined() && batch.data.dim() == 2);
+  });
+}
+
+TEST_CASE("prepare_loader: what a LibTorch dataset throws comes with its samples, as an Error of ours") {
+  test::on_threads(1, [](auto& worker) {
+    const auto read = [&worker](const auto& fault, std::size_t batch_size) {
+      auto loader = ry::prepare_loader(worker, FaultyDataset{fault}, {.global_batch_size = batch_size});
+      static_cast<void>(batches_of(worker, loader));
+    };
+    const std::string asked = "the LibTorch dataset was asked for ";
+    const std::runtime_error lost{"no cable"};
+    CHECK_THROWS_WITH(read(lost, 1), asked + "sample 11: no cable");
+    CHECK_THROWS_WITH(read(lost, 4), asked + "samples 8, 9, 10, 11: no cable");
+    CHECK_THROWS_WITH(read(7, 20), asked + "samples 0, 1, 2, 3, 4 and 15 more: an exception that is no std::exception");
+    CHECK_THROWS_AS(read(lost, 4), ry::DataError);
+    CHECK_THROWS_AS(read(ry::ConfigError{"no path"}, 4), ry::ConfigError);
+    CHECK_THROWS_WITH(read(ry::DataError{"damaged"}, 1), asked + "sample 11: damaged");
   });
 }
 

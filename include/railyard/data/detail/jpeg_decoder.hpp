@@ -49,6 +49,12 @@ class JpegDecoder {
       fail();
     }
     check_image_size(state_.image_width, state_.image_height, max_pixels);
+    // A block takes a bit at least, and stands for 32 x 32 pixels at most; arithmetic codes have no such limit.
+    constexpr std::size_t most_per_byte = 8 * 32 * 32;
+    const std::size_t num_pixels = std::size_t{state_.image_width} * state_.image_height;
+    if (state_.arith_code == 0 && num_pixels / most_per_byte > bytes_.size()) {
+      throw DataError{"damaged JPEG: it was cut off"};
+    }
     const bool is_cmyk = state_.jpeg_color_space == JCS_CMYK || state_.jpeg_color_space == JCS_YCCK;
     const bool is_grey = state_.jpeg_color_space == JCS_GRAYSCALE;
     state_.out_color_space = is_cmyk ? JCS_CMYK : is_grey ? JCS_GRAYSCALE : JCS_RGB;
