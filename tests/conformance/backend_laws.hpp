@@ -92,10 +92,18 @@ inline std::size_t large_count(ry::Dtype dtype) {
   return size_bytes / ry::size_of(dtype) + 3;
 }
 
-/// Every count for one reduction or one dtype, the large one only for sum, to save time.
+// A little more than ranks show each other at once, so that there is a second piece.
+inline std::size_t two_pieces_count(ry::Dtype dtype) { return 128 * 1024 / ry::size_of(dtype) + 3; }
+
+/// Every count for one reduction or one dtype. To save time the large one is for sum only, and of the other operations
+/// a plain and a half type stand for all where they go in pieces.
 inline std::vector<std::size_t> counts_for(ry::Dtype dtype, ry::ReduceOp op) {
   auto counts = small_counts;
-  if (op == ry::ReduceOp::sum) counts.push_back(large_count(dtype));
+  if (op == ry::ReduceOp::sum) {
+    counts.push_back(large_count(dtype));
+  } else if (dtype == ry::Dtype::f32 || dtype == ry::Dtype::f16) {
+    counts.push_back(two_pieces_count(dtype));
+  }
   return counts;
 }
 
@@ -126,7 +134,8 @@ template <class Visit>
 void for_each_array(const Visit& visit) {
   for (const ry::Dtype dtype : ry::all_dtypes) {
     for (const std::size_t count : counts_for(dtype, ry::ReduceOp::sum)) {
-      if (count <= 37 || dtype == ry::Dtype::f32 || dtype == ry::Dtype::u8) visit(dtype, count);
+      const bool stands_for_all = dtype == ry::Dtype::u8 || dtype == ry::Dtype::f32 || dtype == ry::Dtype::i64;
+      if (count <= 37 || stands_for_all) visit(dtype, count);
     }
   }
 }

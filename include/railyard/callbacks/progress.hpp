@@ -27,13 +27,15 @@ struct ProgressState {
   int alive = 0;
   int world_size = 0;
   std::uint64_t samples = 0;     ///< given to all ranks together, in all
+  std::uint64_t steps = 0;       ///< that have ended; 0 also where nothing tells of them
   std::int64_t epoch = -1;       ///< -1 if unknown
   std::uint64_t epoch_size = 0;  ///< 0 if unknown
   std::uint64_t epoch_done = 0;
 };
 
 /// Is the progress of a run: on a terminal one line that is redrawn at most ten times a second and fits its width;
-/// elsewhere a plain line at the first report, then at most one in ten seconds, and one at the end.
+/// elsewhere a plain line at the first report, one at the end, and one in ten seconds: until the first report in any
+/// case, and then where the run has moved.
 class ProgressLine {
  public:
   explicit ProgressLine(const detail::Console& console, bool is_quiet = false)
@@ -57,10 +59,12 @@ class ProgressLine {
   /// Shows the state, if it is time to.
   void update(const ProgressState& state) {
     note(state);
-    const double age = state.seconds - shown_at_;
+    const double age = state.seconds - shown_.seconds;
     if (kind_ == Kind::terminal && age >= redraw_after) draw(state);
-    if (kind_ != Kind::plain || !is_news_) return;
-    if (!was_shown_ || age >= plain_after) print_plain(state);
+    if (kind_ != Kind::plain) return;
+    const bool is_first_report = is_news_ && !was_report_shown_;
+    const bool is_due = age >= plain_after && (report_ < 0 || has_moved(state));
+    if (is_first_report || is_due) print_plain(state);
   }
 
   /// Shows the state for the last time.
@@ -71,7 +75,7 @@ class ProgressLine {
       console_.write(console_.error(), "\n");
       is_drawn_ = false;
     }
-    if (kind_ == Kind::plain && is_news_) print_plain(state);
+    if (kind_ == Kind::plain && (is_news_ || (was_shown_ && has_moved(state)))) print_plain(state);
   }
 
   /// Writes a line of a worker or of the library, above the progress line if there is one.
@@ -100,6 +104,8 @@ class ProgressLine {
       std::string part = detail::compose("epoch {}", state.epoch);
       if (state.epoch_size > 0) part += detail::compose(" {}%", percent(state));
       add(part);
+    } else if (state.steps > 0) {
+      add(detail::compose("step {}", state.steps));
     } else if (report_ >= 0) {
       add(detail::compose("report {}", report_));
     }
@@ -173,9 +179,7 @@ class ProgressLine {
 
   void draw(const ProgressState& state) {
     line_ = text(state);
-    shown_at_ = state.seconds;
-    was_shown_ = true;
-    is_news_ = false;
+    note_shown(state);
     redraw();
   }
   void redraw() {
@@ -188,9 +192,18 @@ class ProgressLine {
   }
   void print_plain(const ProgressState& state) {
     console_.write(console_.error(), fitted(text(state), 1000) + "\n");
-    shown_at_ = state.seconds;
+    note_shown(state);
+  }
+  void note_shown(const ProgressState& state) {
+    shown_ = state;
     was_shown_ = true;
+    was_report_shown_ = report_ >= 0;
     is_news_ = false;
+  }
+  // Since the last line.
+  [[nodiscard]] bool has_moved(const ProgressState& state) const noexcept {
+    return is_news_ || state.samples != shown_.samples || state.steps != shown_.steps || state.epoch != shown_.epoch ||
+           state.epoch_done != shown_.epoch_done;
   }
 
   detail::Console console_;
@@ -199,8 +212,9 @@ class ProgressLine {
   Metrics metrics_{};
   bool is_news_ = false;    // a report has come since the last line
   bool was_shown_ = false;  // any line at all
-  bool is_drawn_ = false;   // the line stands on the terminal now
-  double shown_at_ = 0;
+  bool was_report_shown_ = false;
+  bool is_drawn_ = false;  // the line stands on the terminal now
+  ProgressState shown_{};  // what the last line has told
   std::string line_{};
   std::uint64_t num_dropped_ = 0;  // lines that could not be printed
   std::deque<std::pair<double, std::uint64_t>> marks_{};

@@ -42,11 +42,11 @@ struct ScalingConfig {
   WorkerCount num_workers = 1;
   /// With a range: says for how many workers there is room now. By default as many as there are cores for this process,
   /// or GPUs with use_gpu. Called in the process of fit(), on its thread. Not for several processes: those that are
-  /// there say it.
+  /// there say it; and an error where num_workers is one number.
   std::function<int()> capacity{};
-  /// How often it is asked while workers train.
+  /// How often it is asked while workers train. With a range only, as well.
   std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
-  /// Under Launched: what the environment does not say, or says wrong.
+  /// Under Launched: what the environment does not say, or says wrong. Elsewhere an error.
   LaunchConfig launch{};
   /// Gives each worker a GPU of its own, which Worker::device_index() names: the one with the number of the worker on
   /// its host, of those that CUDA_VISIBLE_DEVICES shows; the only one, where an engine shows each process its own. With

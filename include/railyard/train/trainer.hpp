@@ -18,6 +18,7 @@
 #include "railyard/train/detail/supervise.hpp"
 #include "railyard/train/detail/together.hpp"
 #include "railyard/train/detail/training_function.hpp"
+#include "railyard/train/detail/unread_settings.hpp"
 #include "railyard/train/detail/worker_devices.hpp"
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
@@ -334,6 +335,7 @@ class Trainer<B, S> {
   Result run() {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
+    detail::refuse_unread_settings(scaling_, S::name, JoiningScaling<S>);
     if (function_->is_empty()) {
       throw ConfigError{
           "the training function given to Trainer is empty (an empty std::function, or a null pointer): give "

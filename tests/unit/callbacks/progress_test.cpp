@@ -108,6 +108,17 @@ TEST_CASE("ProgressLine: shows epoch, metrics, rate, time left and workers") {
   CHECK_THAT(line.text(state), ContainsSubstring("| 1 h 40 min |"));
 }
 
+TEST_CASE("ProgressLine: shows the step where there is no epoch") {
+  const Pipe pipe;
+  ry::ProgressLine line{Console{pipe.writer(), pipe.writer()}};
+  line.on_report(4, {{"loss", 0.5}});
+  ry::ProgressState state = state_at(3);
+  state.steps = 120;
+  CHECK(line.text(state) == "step 120 | 2/2 workers | 3 s | loss 0.5");
+  state.epoch = 7;
+  CHECK(line.text(state) == "epoch 7 | 2/2 workers | 3 s | loss 0.5");
+}
+
 TEST_CASE("ProgressLine: the rate is that of the last seconds") {
   const Pipe pipe;
   ry::ProgressLine line{Console{pipe.writer(), pipe.writer()}};
@@ -152,6 +163,43 @@ TEST_CASE(
   line.on_report(2, {{"a", 2}});
   line.finish(state_at(31));
   CHECK(pipe.read() == "report 2 | 2/2 workers | 31 s | a 2\n");
+}
+
+TEST_CASE("ProgressLine: without a terminal, a plain line every ten seconds before the first report, too") {
+  const Pipe pipe;
+  ry::ProgressLine line{Console{pipe.writer(), pipe.writer()}};
+  line.update(state_at(9.9));
+  CHECK(pipe.read() == "");
+  line.update(state_at(10));
+  CHECK(pipe.read() == "2/2 workers | 10 s\n");
+  line.update(state_at(15));
+  CHECK(pipe.read() == "");
+  line.update(state_at(20));
+  CHECK(pipe.read() == "2/2 workers | 20 s\n");
+  line.on_report(0, {{"a", 0}});
+  line.update(state_at(21));
+  CHECK(pipe.read() == "report 0 | 2/2 workers | 21 s | a 0\n");  // the first one does not wait
+}
+
+TEST_CASE("ProgressLine: without a terminal, steps go on to be told of where reports are far apart") {
+  const Pipe pipe;
+  ry::ProgressLine line{Console{pipe.writer(), pipe.writer()}};
+  line.on_report(0, {{"a", 0}});
+  line.update(state_at(1));
+  CHECK(pipe.read() == "report 0 | 2/2 workers | 1 s | a 0\n");
+  ry::ProgressState state = state_at(5);
+  state.steps = 7;
+  line.update(state);
+  CHECK(pipe.read() == "");
+  state.seconds = 11;
+  line.update(state);
+  CHECK(pipe.read() == "step 7 | 2/2 workers | 11 s | a 0\n");
+  state.seconds = 22;
+  line.update(state);
+  CHECK(pipe.read() == "");  // it stands still
+  state.steps = 8;
+  line.finish(state);
+  CHECK(pipe.read() == "step 8 | 2/2 workers | 22 s | a 0\n");
 }
 
 TEST_CASE("ProgressLine: quiet shows nothing but lets the workers' output through") {

@@ -151,7 +151,7 @@ TEST_CASE("GlooHosts: a link that goes down in an operation ends it at the deadl
   const std::string name = fmt::format("ry{}", ::getpid());
   const auto run = [](const std::string& command) { return std::system((command + " 2>/dev/null").c_str()) == 0; };
   if (!run(fmt::format("ip netns add {0}a && ip netns add {0}b", name))) {
-    WARN("not run: this kernel lets nobody make networks");
+    WARN("not tested: this kernel lets nobody make networks");
     return;
   }
   CHECK(run(fmt::format("ip link add {0}x netns {0}a type veth peer name {0}x netns {0}b", name)));

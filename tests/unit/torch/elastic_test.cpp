@@ -80,7 +80,8 @@ ry::Result fit_resized(const std::vector<int>& sizes, ry::WorkerCount count) {
 }  // namespace
 
 TEST_CASE("Elastic: weights come out as with one worker, divided optimizer and micro-batches included") {
-  const double whole = fit_resized<ry::SharedMemory, ry::Threads>({1}, 1).value_or_throw().metrics().at("sum").number();
+  const double whole =
+      fit_resized<ry::SharedMemory, ry::Threads>({1}, {1, 2}).value_or_throw().metrics().at("sum").number();
   const std::vector<int> sizes{2, 3, 1, 2};
   const auto check = [&](const ry::Result& result) {
     INFO(result.error());

@@ -6,6 +6,7 @@
 #include "support/catch.hpp"
 #include "unit/train/launched_processes.hpp"
 #include "unit/train/toy_training.hpp"
+#include "unit/workers/support.hpp"
 
 #include "railyard/collectives/gloo.hpp"
 #include "railyard/core/detail/system.hpp"
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -63,6 +65,22 @@ TEST_CASE("Launched: makes one group of all processes' workers, and fit() return
   const std::string first = launched.words(0);
   CHECK_THAT(first, ContainsSubstring("status 0, 6 workers, sum 21, ; leads true; true"));
   for (const int other : {1, 2}) CHECK_THAT(launched.words(other), ContainsSubstring("sum 21, ; leads false; true"));
+}
+
+TEST_CASE("Launched: fit() leaves nothing behind in any process, whose ports included") {
+  const Scratch scratch;
+  LaunchedProcesses launched{scratch, 2, [&](int) {
+                               const workers_test::Holdings before;
+                               std::size_t listeners = 0;
+                               const auto look = [&](const ry::Report&) {
+                                 listeners = workers_test::count_listeners();
+                               };
+                               const auto result = fit(scratch, sum_ranks, {.callbacks = {look}});
+                               return fmt::format("{}; {} came back; {} listened on more meanwhile", text_of(result),
+                                                  workers_test::come_back_to(before), listeners > before.listeners);
+                             }};
+  CHECK_THAT(launched.words(0), ContainsSubstring("sum 3, ; true came back; true listened"));
+  CHECK_THAT(launched.words(1), ContainsSubstring("sum 3, ; true came back"));
 }
 
 TEST_CASE("Launched: ranks that end first, also rank 0, take nothing from those that go on (FAULTS B13)") {

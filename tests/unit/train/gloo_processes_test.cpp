@@ -4,6 +4,7 @@
 
 #include "support/catch.hpp"
 #include "unit/train/quick_trainer.hpp"
+#include "unit/workers/support.hpp"
 
 #include "railyard/collectives/gloo.hpp"
 #include "railyard/workers/processes.hpp"
@@ -14,7 +15,6 @@
 #include <cstdio>
 #include <memory>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace ry = railyard;
@@ -314,22 +314,40 @@ TEST_CASE("Processes: output into a pipe that nobody reads any more is kept in t
   CHECK(read_text(result.path() / "logs" / "rank-0.log") == "hello\n");
 }
 
-TEST_CASE("fit: leaves no descriptor and no child behind, whatever the end") {
+TEST_CASE("fit: leaves nothing behind, whatever the end: no process, descriptor, memory or port") {
   const Scratch scratch;
-  const auto count = [] {
-    const std::filesystem::directory_iterator all{"/proc/self/fd"};
-    return std::distance(begin(all), end(all));
-  };
-  const auto before = count();
+  REQUIRE(run_processes(scratch, 1, [](auto&) {}));  // whatever is made once per process is made now
+  const workers_test::Holdings before;
   for (int kind = 0; kind < 4; ++kind) {
-    static_cast<void>(run_processes(scratch, 2, [kind](auto& worker) {
+    const auto end = [kind](auto& worker) {
       worker.barrier();
       if (kind == 1 && worker.rank() == 1) throw std::runtime_error("boo");
       if (kind == 2 && worker.rank() == 0) ::raise(SIGKILL);
       if (kind == 3 && worker.rank() == 0) std::exit(1);
       if (kind != 0) meet_for_ever(worker);
-    }));
+    };
+    for (const auto transport : {ry::GlooTransport::automatic, ry::GlooTransport::tcp}) {
+      const auto result = run_in<ry::Gloo, ry::Processes>(scratch, 2, end, {}, {.transport = transport});
+      CHECK(result.error().empty() == (kind == 0));
+      CHECK(workers_test::come_back_to(before));
+    }
   }
-  CHECK(count() == before);
-  CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+TEST_CASE("fit: threads that are connected by ports leave none behind, nor anything else, whatever the end") {
+  const Scratch scratch;
+  const auto run_by_tcp = [&scratch](bool fails) {
+    const auto end = [fails](auto& worker) {
+      worker.barrier();
+      if (fails && worker.rank() == 1) throw std::runtime_error("boo");
+      if (fails) meet_for_ever(worker);
+    };
+    return run_in<ry::Gloo, ry::Threads>(scratch, 2, end, {}, {.transport = ry::GlooTransport::tcp});
+  };
+  REQUIRE(run_by_tcp(false));  // whatever is made once per process is made now
+  const workers_test::Holdings before;
+  for (const bool fails : {false, true}) {
+    CHECK(run_by_tcp(fails).error().empty() != fails);
+    CHECK(workers_test::come_back_to(before));
+  }
 }

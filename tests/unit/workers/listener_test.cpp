@@ -122,6 +122,7 @@ TEST_CASE("Listener: leaves nothing behind, whatever is under way") {
     const Socket half = leader.stranger();
     send_raw(half, bytes("RAILYRD1 and no more"));
     std::string cause;
+    CHECK(workers_test::Holdings{}.listeners == before.listeners + 1);
   }
   CHECK(workers_test::come_back_to(before));
 }

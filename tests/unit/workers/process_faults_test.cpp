@@ -20,7 +20,7 @@ using namespace workers_test;
 TEST_CASE("Processes: says that memory was short when the kernel's OOM killer has ended a worker (B17, TRAPS 26)") {
   const auto group = MemoryGroup::make(std::size_t{128} << 20U);
   if (!group) {
-    WARN("no memory cgroup can be made here: not tested");
+    WARN("not tested: no memory cgroup can be made here");
     return;
   }
   Forked supervisor{[&](const Forked::Tell&) {
@@ -508,7 +508,7 @@ TEST_CASE("Processes: as process 1 of a container hears signals, and leaves no o
   }};
   const int status = outside.status();
   if (status == forbidden) {
-    WARN("no container can be made here: not tested");
+    WARN("not tested: no container can be made here");
     return;
   }
   CHECK(status == 0);

@@ -26,6 +26,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -130,6 +131,19 @@ inline std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
+/// How many sockets this process listens on: ports, and names of its own.
+inline std::size_t count_listeners() {
+  std::size_t count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd", error}) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    const int fd = std::atoi(entry.path().filename().c_str());
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0) ++count;
+  }
+  return count;
+}
+
 /// What this process holds and a group could leave behind.
 struct Holdings {
   std::size_t descriptors = count_entries("/proc/self/fd");
@@ -137,6 +151,7 @@ struct Holdings {
   std::size_t children = children_of(::getpid()).size();
   std::set<std::string> names = shared_memory_names();
   std::size_t mappings = count_mappings();
+  std::size_t listeners = count_listeners();
 
   static std::size_t count_mappings() {
     std::ifstream file{"/proc/self/maps"};
@@ -157,8 +172,9 @@ inline bool come_back_to(const Holdings& before) {
   }
   if (now == before) return true;
   const auto say = [](const char* when, const Holdings& held) {
-    std::fprintf(stderr, "%s: %zu descriptors, %zu threads, %zu children, %zu files in memory, %zu mappings\n", when,
-                 held.descriptors, held.threads, held.children, held.names.size(), held.mappings);
+    std::fprintf(stderr,
+                 "%s: %zu descriptors, %zu threads, %zu children, %zu files in memory, %zu mappings, %zu listeners\n",
+                 when, held.descriptors, held.threads, held.children, held.names.size(), held.mappings, held.listeners);
   };
   say("before", before);
   say("now", now);

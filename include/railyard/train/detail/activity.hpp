@@ -52,6 +52,7 @@ namespace detail {
     state.samples += group.page(rank).samples.load(std::memory_order_relaxed);
   }
   const WorkerPage& page = group.page(0);
+  state.steps = page.steps.load(std::memory_order_relaxed);
   state.epoch = page.epoch.load(std::memory_order_relaxed);
   state.epoch_size = page.epoch_size.load(std::memory_order_relaxed);
   state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
