@@ -470,6 +470,38 @@ TEST_CASE("Launched: where processes differ in TLS, both ends say so at once") {
   }
 }
 
+TEST_CASE("Launched: a process that is alone in a job says so, and why; one that nobody has started says nothing") {
+  std::vector<std::string> lines;
+  const auto join_alone = [&](const ry::LaunchConfig& launch) {
+    lines.clear();
+    ry::Launched{}.join({.launch = launch, .say = [&](const std::string& line) { lines.push_back(line); }});
+  };
+  join_alone({});
+  CHECK(lines.empty());
+  join_alone({.process = 0, .num_processes = 1});
+  CHECK(lines == std::vector<std::string>{"ScalingConfig::launch: process 0 of 1"});
+  ::setenv("SLURM_JOB_ID", "17", 1);
+  join_alone({});
+  ::unsetenv("SLURM_JOB_ID");
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines.front(), ContainsSubstring("SLURM_JOB_ID is 17") && ContainsSubstring("start the program by srun"));
+}
+
+TEST_CASE("Launched: who finds nobody at the leader's address says so while it waits") {
+  ChosenLeader chosen;
+  ry::JoinPlan plan = chosen.plan(1, false);
+  plan.is_elastic = false;
+  plan.timeout = 7s;  // who waits says so every 5 s
+  std::vector<std::string> lines;
+  plan.say = [&](const std::string& line) { lines.push_back(line); };
+  ry::Launched launched;
+  CHECK_THROWS_WITH(launched.join(plan), ContainsSubstring("process 1 of 3") && ContainsSubstring("does not reach"));
+  REQUIRE_FALSE(lines.empty());
+  CHECK_THAT(lines.front(), ContainsSubstring("process 1 of 3") && ContainsSubstring("waits for process 0") &&
+                                ContainsSubstring(plan.launch.leader.substr(plan.launch.leader.find(':') + 1)) &&
+                                ContainsSubstring("of 7 s"));
+}
+
 TEST_CASE("Launched: RAILYARD_TLS says whether there is TLS where the options do not") {
   const auto with = [](std::string value) {
     return [value = std::move(value)](const std::string& name) {

@@ -62,7 +62,17 @@ TEST_CASE(
 
 TEST_CASE("own_address_towards: stays on the loopback where all processes are on this host") {
   CHECK(ry::detail::own_address_towards("127.0.0.1", "", false) == "127.0.0.1");
-  CHECK(ry::detail::own_address_towards("127.0.0.1", "lo", true) == "127.0.0.1");
+  CHECK(ry::detail::own_address_towards("127.0.0.1", "lo", false) == "127.0.0.1");
+  CHECK(ry::detail::own_address_towards("127.0.0.1", "127.0.0.0/8", false) == "127.0.0.1");
+}
+
+TEST_CASE("own_address_towards: refuses the loopback where it was asked for and hosts differ") {
+  for (const char* network : {"lo", "127.0.0.0/8"}) {
+    CHECK_THROWS_WITH(
+        ry::detail::own_address_towards("127.0.0.1", network, true),
+        ContainsSubstring("launch.network") && ContainsSubstring(network) && ContainsSubstring("LOCAL_WORLD_SIZE"));
+  }
+  CHECK_THROWS_AS(ry::detail::own_address_towards("10.0.0.1", "lo", true), ry::ConfigError);
 }
 
 // A network of its own, in which the test is free to make interfaces.
