@@ -52,7 +52,8 @@ class Launched {
   static constexpr Reach reach = Reach::network;
   static constexpr bool copies_function = false;
 
-  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come.
+  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come. Where process
+  /// 0 finds that the processes do not make a run, those that have come throw what it throws, here or in hear().
   /// Costs: some milliseconds once all have come.
   void join(const JoinPlan& plan) {
     plan_ = plan;
@@ -271,14 +272,14 @@ class Launched {
   }
 
   void listen(int port, std::uint32_t generation) {
-    listener_ =
-        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
-                                                                   .port = port,
-                                                                   .job = launch_.job,
-                                                                   .generation = generation,
-                                                                   .limits = limits(),
-                                                                   .on_refusal = plan_.say},
-                                           *secret_);
+    const bool is_at_one = is_one_host() || !plan_.launch.network.empty();
+    listener_ = std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_at_one ? address_ : std::string{},
+                                                                           .port = port,
+                                                                           .job = launch_.job,
+                                                                           .generation = generation,
+                                                                           .limits = limits(),
+                                                                           .on_refusal = plan_.say},
+                                                   *secret_);
     set_place(address_, listener_->port(), listener_->ticket());
   }
 
@@ -293,6 +294,7 @@ class Launched {
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
     address_ = address_towards(launch_.leader_host);
+    if (!plan_.launch.network.empty()) detail::check_is_sought_at(bulletin.host_to_listen_on(), address_);
     const auto generation = static_cast<std::uint32_t>(launch_.restart);
     listen(bulletin.port_to_listen_on(), generation);
     bulletin.post({.host = address_,

@@ -6,8 +6,14 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+#include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sched.h>
 
 using namespace workers_test;
 using Catch::ContainsSubstring;
@@ -500,6 +506,47 @@ TEST_CASE("Launched: who finds nobody at the leader's address says so while it w
   CHECK_THAT(lines.front(), ContainsSubstring("process 1 of 3") && ContainsSubstring("waits for process 0") &&
                                 ContainsSubstring(plan.launch.leader.substr(plan.launch.leader.find(':') + 1)) &&
                                 ContainsSubstring("of 7 s"));
+}
+
+// A network of its own, in which the test is free to make interfaces.
+TEST_CASE("Launched: where a network is named, process 0 listens at its address there alone") {
+  ChosenLeader chosen;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    constexpr int is_forbidden = 77;
+    if (::unshare(CLONE_NEWNET) != 0) ::_exit(is_forbidden);
+    for (const char* command :
+         {"ip link set lo up 2>/dev/null",
+          "ip link add one type veth peer name other && ip link set other up && ip link set one up",
+          "ip addr add 10.1.0.7/16 dev one && ip addr add 10.2.0.7/16 dev other"}) {
+      if (std::system(command) != 0) ::_exit(is_forbidden);
+    }
+    ry::JoinPlan plan = chosen.plan(0, false);
+    plan.is_elastic = false;
+    plan.launch.leader = "10.1.0.7:29500";
+    plan.launch.network = "one";
+    std::thread leader{[&] {
+      try {
+        ry::Launched{}.join(plan);
+      } catch (const std::exception&) {  // nobody comes
+      }
+    }};
+    std::string why;
+    const auto until = soon();
+    while (!ry::detail::try_connect("10.1.0.7", 29'500, until, why).is_open()) {
+      if (until.expired()) ::_exit(1);
+      std::this_thread::sleep_for(1ms);
+    }
+    for (const char* host : {"127.0.0.1", "10.2.0.7"}) {
+      if (ry::detail::try_connect(host, 29'500, until, why).is_open()) ::_exit(2);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) return;  // this system lets nobody make networks
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("Launched: RAILYARD_TLS says whether there is TLS where the options do not") {

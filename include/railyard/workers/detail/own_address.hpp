@@ -149,6 +149,31 @@ class Network {
       network, address, host_name(), list_addresses(all))};
 }
 
+/// Throws: ConfigError if the leader is to listen at one address of this host alone, and the others look for it at
+/// another one. sought: a name or address; where it is none of this host's, as it may be called otherwise elsewhere, or
+/// empty, nothing is known.
+inline void check_is_sought_at(const std::string& sought, const std::string& address) {
+  if (sought.empty()) return;
+  constexpr int discard_port = 9;
+  int status = 0;
+  const auto all = interface_addresses();
+  std::string other;
+  const AddressList found = resolve(sought, discard_port, status);
+  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
+    SocketAddress one{.size = entry->ai_addrlen};
+    std::memcpy(&one.storage, entry->ai_addr, entry->ai_addrlen);
+    const std::string host = one.host();
+    if (host == address) return;
+    const auto is_that = [&](const InterfaceAddress& own) { return !own.is_loopback && own.address.host() == host; };
+    if (std::any_of(all.begin(), all.end(), is_that)) other = host;
+  }
+  if (other.empty()) return;
+  throw ConfigError{compose(
+      "by ScalingConfig::launch.network process 0 listens at {} alone, and the others look for it at {} ({}): let "
+      "MASTER_ADDR, or ScalingConfig::launch.leader, name the first, or leave network empty",
+      address, sought, other)};
+}
+
 // The one address by which other hosts may reach this one, where nobody has said towards whom.
 [[nodiscard]] inline std::string only_address(const std::vector<InterfaceAddress>& all) {
   // Reserved for documentation, so nobody has them: what is asked for is the interface of the default route.
