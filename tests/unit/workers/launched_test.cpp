@@ -563,27 +563,6 @@ TEST_CASE("Launched: RAILYARD_TLS says whether there is TLS where the options do
   CHECK_THROWS_WITH(ry::detail::wants_tls({}, with("yes")), ContainsSubstring("RAILYARD_TLS is \"yes\""));
 }
 
-TEST_CASE("Launched: makes the ranks of a host go on from one another") {
-  const auto layouts = ry::detail::lay_out({2, 1, 3, 1}, {"a", "b", "a", "b"});
-  const auto check = [&](std::size_t process, int first_rank, int first_local_rank, int local_size, int node) {
-    CHECK(layouts[process].first_rank == first_rank);
-    CHECK(layouts[process].first_local_rank == first_local_rank);
-    CHECK(layouts[process].local_size == local_size);
-    CHECK(layouts[process].node == node);
-    CHECK(layouts[process].num_nodes == 2);
-    CHECK(layouts[process].world_size == 7);
-  };
-  check(0, 0, 0, 5, 0);
-  check(2, 2, 2, 5, 0);
-  check(1, 5, 0, 2, 1);
-  check(3, 6, 1, 2, 1);
-  const auto left = ry::detail::lay_out({0, 1, 0, 2}, {"a", "b", "a", "c"});
-  CHECK(left[1].node == 0);
-  CHECK(left[3].node == 1);
-  CHECK(left[3].first_rank == 1);
-  for (const auto& layout : left) CHECK(layout.num_nodes == 2);
-}
-
 TEST_CASE("Launched: refuses a secret that others may read, or that is too short") {
   const TemporaryFolder scratch;
   const auto file = scratch.path() / "secret";
