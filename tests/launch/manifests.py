@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Reads the manifests of examples/launch/kubernetes and starts programs of this host in their containers' environments:
-manifests.py ADDRESS SHOW_LAUNCH PROGRAM [ARGUMENT...]. What Kubernetes would add (index, host name, secret, and the name
-of the first pod, here for ADDRESS of this host) is added. Without ADDRESS ("") nothing that has to meet is started."""
+manifests.py ADDRESS SHOW_LAUNCH PROGRAM DATA FOLDER. What Kubernetes would add (index, host name, secret, and the name of
+the first pod, here for ADDRESS of this host) is added. Then each container's own command runs with its own arguments, but
+that PROGRAM, the file DATA and a folder in FOLDER stand for those of the image and for the volume. Without ADDRESS ("")
+nothing that has to meet is started."""
 import os
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 import yaml
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "launch" / "kubernetes"
-address, show_launch, *program = sys.argv[1:]
+address, show_launch, program, data, folder = sys.argv[1:]
 
 
 def load(name):
@@ -53,6 +55,21 @@ def run_pods(variables, job_name, leader, size, command):
     return outputs
 
 
+def command_of(pod, title):
+    """Returns the container's command as it runs here, and checks that it can run in a pod: with a file that an image can
+    hold, and with a folder on a volume that is claimed."""
+    container = pod["containers"][0]
+    arguments = container.get("args", [])
+    check(Path(container["command"][0]).name == "digits_launched", "the program is examples/launch/digits.cpp")
+    check(len(arguments) == 4 and all(isinstance(one, str) for one in arguments),
+          f"{title}: the program is given its data, a number of workers, a folder and a name: {arguments}")
+    claims = {volume["name"]: volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: claims[mount["name"]] for mount in container["volumeMounts"]}
+    check(mounts.get(arguments[2]) == storage["metadata"]["name"], f"the runs stand on the volume of runs.yaml: {mounts}")
+    check(Path(arguments[0]).is_absolute() and Path(arguments[0]).name == Path(data).name, "the image holds the data")
+    return [program, data, arguments[1], str(Path(folder) / title), arguments[3]]
+
+
 def check_job(job, job_name, subdomain, title):
     """job_name: the beginning of the names of its pods."""
     spec = job["spec"]
@@ -67,6 +84,7 @@ def check_job(job, job_name, subdomain, title):
     check(variables["MASTER_ADDR"] == leader, f"MASTER_ADDR is {leader}")
     check(int(variables["MASTER_PORT"]) == container["ports"][0]["containerPort"], "the port is the container's")
     check(pod["restartPolicy"] == "Never", "a failed pod is not started again by itself")
+    command = command_of(pod, title)
     outputs = run_pods(variables, job_name, leader, size, [show_launch] if address else [show_launch, "environment"])
     for index, output in enumerate(outputs):
         for text in (f"process {index} of {size},", f"Kubernetes (Indexed Job): WORLD_SIZE={size}, JOB_COMPLETION_INDEX={index}",
@@ -74,9 +92,12 @@ def check_job(job, job_name, subdomain, title):
             check(text in output, f"{title}: \"{text}\" is not in: {output}")
     print(f"ok: {title}, {size} processes, leader {leader}")
     if address:
-        print("".join(run_pods(variables, job_name, leader, size, [*program, title.removesuffix(".yaml")])))
+        print("".join(run_pods(variables, job_name, leader, size, command)))
 
 
+storage = load("runs.yaml")
+check(storage["kind"] == "PersistentVolumeClaim" and storage["spec"]["accessModes"] == ["ReadWriteMany"],
+      "pods of several nodes write to the storage")
 job = load("indexed_job.yaml")
 service = load("service.yaml")
 name = job["metadata"]["name"]

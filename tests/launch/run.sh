@@ -295,15 +295,15 @@ SCRIPT
 }
 
 run_kubernetes() {
-  python3 tests/launch/manifests.py "$(outward_address)" "$show" "$digits" "$data" 1 "$folder/runs" >"$log" 2>&1 ||
+  python3 tests/launch/manifests.py "$(outward_address)" "$show" "$digits" "$data" "$folder/runs" >"$log" 2>&1 ||
     fail "the manifests"
   grep '^ok' "$log"
   if [ -z "$(outward_address)" ]; then
     echo "not run: pods that meet, as this host has no address but that of the loopback"
     return
   fi
-  [ "$(grep -c -x -F "3 workers, weights $(weights_of 3)" "$log")" = 2 ] || fail "training in pods"
-  echo "ok: both trained to the weights $(weights_of 3)"
+  [ "$(grep -c -x -F "6 workers, weights $(weights_of 6)" "$log")" = 2 ] || fail "training in pods"
+  echo "ok: both trained to the weights $(weights_of 6)"
 }
 
 on_host() { ip netns exec "railyard-$$-$1" "${@:2}"; }

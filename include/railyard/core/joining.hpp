@@ -58,12 +58,13 @@ struct JoinPlan {
 /// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers
 /// of all; the others follow, and make and end theirs as they are told.
 ///
-/// Laws: join() returns in every process, or throws in every one that is alive, by the timeout. What the leader tells
-/// is heard by all others, in order. follow() returns when the leader has told the next text, and leaves no worker
-/// behind; if the leader is lost, the followers' calls throw HostLostError. room() lets in who has come back.
-/// When the leader is lost, one of the others may take its place, and see to it that it is the only one: it calls
-/// offer(), has the others call try_to_follow() with what that returns, and take_place() until that returns true, or it
-/// waits for them no longer; then it leads, with those that have come.
+/// Laws: by the timeout join() returns in every process, or throws in every one that is alive; where it has returned
+/// before the leader's throws, the first hear() throws the same. What the leader tells is heard by all others, in
+/// order. follow() returns when the leader has told the next text, and leaves no worker behind; if the leader is lost,
+/// the followers' calls throw HostLostError. room() lets in who has come back. When the leader is lost, one of the
+/// others may take its place, and see to it that it is the only one: it calls offer(), has the others call
+/// try_to_follow() with what that returns, and take_place() until that returns true, or it waits for them no longer;
+/// then it leads, with those that have come.
 template <class S>
 concept JoiningScaling = Scaling<S> &&
     requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text, const Deadline& deadline,

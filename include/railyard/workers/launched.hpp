@@ -36,35 +36,6 @@
 #include <vector>
 
 namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what a process tells the leader of itself when it comes.
-struct Newcomer {
-  std::int32_t num_workers = 1;
-  std::string host{};  ///< a HostIdentity, and how people call it
-  std::string host_name{};
-  std::string settings{};
-  JoinDevices devices{};
-
-  [[nodiscard]] std::string encode() const {
-    WireWriter writer;
-    writer.put(num_workers);
-    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
-    writer.put(devices.count);
-    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
-    return writer.text();
-  }
-  [[nodiscard]] static Newcomer decode(std::string_view text) {
-    WireReader reader{text};
-    Newcomer one{.num_workers = reader.take<std::int32_t>()};
-    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
-    one.devices.count = reader.take<std::int32_t>();
-    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
-    return one;
-  }
-};
-
-}  // namespace detail
 
 /// Joins the processes that an engine has started, each of which calls fit(), to one run. Each makes
 /// ScalingConfig::num_workers workers, as Processes does: one where the engine starts a process for every rank, as many
@@ -81,7 +52,8 @@ class Launched {
   static constexpr Reach reach = Reach::network;
   static constexpr bool copies_function = false;
 
-  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come.
+  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come. Where process
+  /// 0 finds that the processes do not make a run, those that have come throw what it throws, here or in hear().
   /// Costs: some milliseconds once all have come.
   void join(const JoinPlan& plan) {
     plan_ = plan;
@@ -97,9 +69,11 @@ class Launched {
     has_part_.assign(index(launch_.num_processes), true);
     is_gone_.assign(index(launch_.num_processes), false);
     if (launch_.num_processes == 1) {
+      if (launch_.is_in_job) say(launch_.why);
       members_ = {.workers = {own.num_workers}, .hosts = {own.host}, .devices = {own.devices}};
       return;
     }
+    if (!plan.launch.network.empty()) address_ = address_towards({});  // what cannot be is refused at once everywhere
     if (comes_back()) return;
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
@@ -107,10 +81,10 @@ class Launched {
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
-      gather(*bulletin, std::move(teller), deadline);
+      gather(*bulletin, teller, deadline);
       if (plan.is_elastic && leads()) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
-      find_leader(*bulletin, deadline);
+      find_leader(*bulletin, teller, deadline);
     }
   }
 
@@ -233,6 +207,8 @@ class Launched {
   }
 
  private:
+  using Agents = std::vector<std::optional<detail::AgentConnection>>;  // by process
+
   static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
 
   // Whether the run goes on under one that was chosen, which has let this process in.
@@ -283,6 +259,9 @@ class Launched {
   }
 
   [[nodiscard]] bool is_one_host() const { return detail::is_one_host(launch_); }
+  [[nodiscard]] std::string address_towards(const std::string& leader_host) const {
+    return detail::own_address_towards(leader_host, plan_.launch.network, !is_one_host());
+  }
   [[nodiscard]] detail::ConnectionLimits limits() const { return {.has_tls = has_tls_}; }
 
   [[nodiscard]] WorkerBody body_of(const WorkerBody& body) const {
@@ -293,14 +272,14 @@ class Launched {
   }
 
   void listen(int port, std::uint32_t generation) {
-    listener_ =
-        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
-                                                                   .port = port,
-                                                                   .job = launch_.job,
-                                                                   .generation = generation,
-                                                                   .limits = limits(),
-                                                                   .on_refusal = plan_.say},
-                                           *secret_);
+    const bool is_at_one = is_one_host() || !plan_.launch.network.empty();
+    listener_ = std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_at_one ? address_ : std::string{},
+                                                                           .port = port,
+                                                                           .job = launch_.job,
+                                                                           .generation = generation,
+                                                                           .limits = limits(),
+                                                                           .on_refusal = plan_.say},
+                                                   *secret_);
     set_place(address_, listener_->port(), listener_->ticket());
   }
 
@@ -309,12 +288,13 @@ class Launched {
   }
 
   // Of the leader: listens, leaves its address, and waits for all others; or finds that the run goes on under another.
-  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) {
+  void gather(detail::Bulletin& bulletin, const detail::WaitTeller& teller, const Deadline& deadline) {
     const std::string secret =
         detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
-    address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());
+    address_ = address_towards(launch_.leader_host);
+    if (!plan_.launch.network.empty()) detail::check_is_sought_at(bulletin.host_to_listen_on(), address_);
     const auto generation = static_cast<std::uint32_t>(launch_.restart);
     listen(bulletin.port_to_listen_on(), generation);
     bulletin.post({.host = address_,
@@ -322,42 +302,74 @@ class Launched {
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
 
-    std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
-    teller.start();
-    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
-      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
-      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
-      if (agent) {
-        if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
-        const auto process = static_cast<std::size_t>(agent->hello.process);
-        if (process == 0 || process >= agents.size() || agents[process]) {
-          throw ConfigError{detail::compose(
-              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
-              "of its own, and the same one as its launcher says",
-              agent->hello.process, launch_.num_processes, agent->connection.peer())};
-        }
-        agents[process] = std::move(agent);
-        --num_missing;
-        continue;
-      }
-      const std::string missing = missing_text(agents);
-      if (deadline.expired()) {
-        throw Error{detail::compose(
-            "{}: {} did not come within {}: see whether they run, what they print, and whether they can reach {} port "
-            "{}, which this process has left in {}",
-            teller.subject(), missing, deadline.budget_text(), address_, listener_->port(), bulletin.where())};
-      }
-      if (comes_back()) {
-        listener_.reset();
-        return;
-      }
-      teller.look(missing, deadline);
+    Agents agents(static_cast<std::size_t>(launch_.num_processes));
+    try {
+      if (!await_all(agents, bulletin, teller, deadline)) return;
+      check_newcomers(agents);
+    } catch (const std::exception& error) {
+      refuse(agents, error);
+      throw;
     }
     if (!plan_.is_elastic) listener_->expect_no_more_agents();
     take_in(agents);
   }
 
-  static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) {
+  // Returns false if the run goes on under another.
+  [[nodiscard]] bool await_all(Agents& agents, const detail::Bulletin& bulletin, detail::WaitTeller teller,
+                               const Deadline& deadline) {
+    teller.start();
+    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
+      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
+      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
+      if (agent) {
+        const int process = agent->hello.process;
+        const bool is_double = process <= 0 || process >= launch_.num_processes || agents[index(process)];
+        agents[is_double ? 0 : index(process)] = std::move(agent);
+        if (is_double) {
+          throw ConfigError{detail::compose(
+              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
+              "of its own, and the same one as its launcher says",
+              process, launch_.num_processes, agents.front()->connection.peer())};
+        }
+        --num_missing;
+        continue;
+      }
+      const std::string missing = missing_text(agents);
+      const std::string count =
+          detail::compose("{} of {} have come", launch_.num_processes - num_missing, launch_.num_processes);
+      if (deadline.expired()) {
+        check_fit(agents);
+        throw Error{detail::compose(
+            "{}: {} did not come within {} ({}): see whether they run, what they print, and whether they can reach {} "
+            "port {}, which this process has left in {}",
+            teller.subject(), missing, deadline.budget_text(), count, address_, listener_->port(), bulletin.where())};
+      }
+      if (comes_back()) {
+        listener_.reset();
+        return false;
+      }
+      teller.look(detail::compose("{}; {}", missing, count), deadline);
+    }
+    return true;
+  }
+
+  // Those that have come are not to take the end of this process for its loss, after which a run may begin again.
+  void refuse(Agents& agents, const std::exception& error) const {
+    listener_->expect_no_more_agents();
+    while (auto agent = listener_->take_agent(Deadline::after(std::chrono::nanoseconds{0}))) {
+      agents.push_back(std::move(agent));
+    }
+    std::vector<detail::SecureConnection> connections;
+    for (auto& agent : agents) {
+      if (agent) connections.push_back(std::move(agent->connection));
+    }
+    detail::WireWriter writer;
+    writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
+    writer.put_text(error.what());
+    detail::AgentLines{std::move(connections), plan_.silence_limit}.post_to_all(detail::Order::refuse, writer.bytes());
+  }
+
+  static std::string missing_text(const Agents& agents) {
     std::vector<int> missing;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       if (!agents[process]) missing.push_back(static_cast<int>(process));
@@ -365,16 +377,25 @@ class Launched {
     return detail::compose("{} {}", missing.size() == 1 ? "process" : "processes", detail::joined_first(missing, 8));
   }
 
-  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents) {
+  static void check_fit(const Agents& agents) {
+    for (const auto& agent : agents) {
+      if (agent && !agent->misfit.empty()) throw ConfigError{agent->misfit};
+    }
+  }
+  void check_newcomers(const Agents& agents) const {
+    check_fit(agents);
+    for (std::size_t process = 1; process < agents.size(); ++process) {
+      check_newcomer(detail::Newcomer::decode(agents[process]->hello.payload), static_cast<int>(process));
+    }
+  }
+
+  void take_in(Agents& agents) {
     members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       detail::AgentConnection& agent = *agents[process];
       const auto newcomer = detail::Newcomer::decode(agent.hello.payload);
-      check_newcomer(newcomer, agent.hello.process);
-      members_.workers.push_back(newcomer.num_workers);
-      members_.hosts.push_back(newcomer.host);
-      members_.devices.push_back(newcomer.devices);
+      members_.add(newcomer.num_workers, newcomer.host, newcomer.devices);
       connections.push_back(std::move(agent.connection));
     }
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
@@ -490,7 +511,7 @@ class Launched {
   }
 
   // Of the others.
-  void find_leader(detail::Bulletin& bulletin, const Deadline& deadline) {
+  void find_leader(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
     bulletin.end_read_when([this] { return comes_back(); });
@@ -498,12 +519,13 @@ class Launched {
     while (!comes_back()) {
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
       if (posting->host.empty()) return;
-      if (try_leader(*posting, secret.value_or(posting->secret), deadline)) return;
+      if (try_leader(*posting, secret.value_or(posting->secret), teller, deadline)) return;
     }
   }
 
   // Returns false if nobody is there any more, so that another address is worth a look.
-  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const Deadline& deadline) {
+  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, detail::WaitTeller& teller,
+                                const Deadline& deadline) {
     secret_.emplace(detail::text_bytes(secret));
     constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
     const bool is_last = deadline.remaining() <= slice;
@@ -516,6 +538,7 @@ class Launched {
         throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
                                     launch_.num_processes, own_.host_name, error.what())};
       }
+      teller.look(detail::compose("process {}: {}", leading_, error.what()), deadline);
       std::this_thread::sleep_for(std::chrono::milliseconds{50});
       return false;
     }
@@ -529,7 +552,7 @@ class Launched {
                               .process = launch_.process,
                               .payload = own_.encode()};
     leader_.emplace(detail::SecureConnection::connect(host, port, *secret_, hello, deadline, limits()));
-    address_ = detail::own_address_towards(host, plan_.launch.network, !is_one_host());
+    address_ = address_towards(host);
     set_place(host, port, leader_->ticket());
   }
 
@@ -539,19 +562,19 @@ class Launched {
   std::optional<detail::Hmac> secret_{};
   std::string address_{};  // by which the others reach this host
   detail::NetworkStorePlace place_{};
-  std::unique_ptr<detail::Listener> listener_{};                  // of the leader
-  std::unique_ptr<detail::AgentLines> lines_{};                   // of the leader
-  std::unique_ptr<detail::Bulletin> bulletin_{};                  // of the leader, where processes may come back
-  detail::Newcomer own_{};                                        // what this process is
-  detail::LaunchedMembers members_{};                             // of the leader
-  std::string told_{};                                            // what all have been told last
-  std::string noted_{};                                           // and asked to remember
-  int leading_ = 0;                                               // the process that leads
-  int former_ = 0;                                                // the one that led before it
-  Deadline::Clock::time_point next_return_{};                     // when to ask again whether another was chosen
-  std::uint32_t first_generation_ = 0;                            // of workers, under this leader
-  std::vector<std::optional<detail::AgentConnection>> agents_{};  // of one that is about to lead: who has come
-  Deadline::Clock::time_point next_sign_{};                       // of its life that it gives these
+  std::unique_ptr<detail::Listener> listener_{};      // of the leader
+  std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
+  std::unique_ptr<detail::Bulletin> bulletin_{};      // of the leader, where processes may come back
+  detail::Newcomer own_{};                            // what this process is
+  detail::LaunchedMembers members_{};                 // of the leader
+  std::string told_{};                                // what all have been told last
+  std::string noted_{};                               // and asked to remember
+  int leading_ = 0;                                   // the process that leads
+  int former_ = 0;                                    // the one that led before it
+  Deadline::Clock::time_point next_return_{};         // when to ask again whether another was chosen
+  std::uint32_t first_generation_ = 0;                // of workers, under this leader
+  Agents agents_{};                                   // of one that is about to lead: who has come
+  Deadline::Clock::time_point next_sign_{};           // of its life that it gives these
   std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
   std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process
   std::uint64_t num_steps_ = 0;                       // of this process's workers then

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whether the GPUs that launched processes are shown are enough for their workers.
+// Where the workers of launched processes stand, and whether the GPUs that these are shown are enough for them.
 #include "railyard/workers/detail/launched_members.hpp"
 
 #include "support/catch.hpp"
@@ -40,4 +40,25 @@ TEST_CASE("check_devices: a process of one worker takes the only GPU that it see
 TEST_CASE("check_devices: nothing is asked of processes without workers, or where none is to have a GPU") {
   CHECK_NOTHROW(check({2, 0}, {"a", "a"}, {shows(2), shows(0)}));
   CHECK_NOTHROW(check({8, 8}, {"a", "a"}, {{}, {}}));
+}
+
+TEST_CASE("Launched: makes the ranks of a host go on from one another") {
+  const auto layouts = ry::detail::lay_out({2, 1, 3, 1}, {"a", "b", "a", "b"});
+  const auto expect = [&](std::size_t process, int first_rank, int first_local_rank, int local_size, int node) {
+    CHECK(layouts[process].first_rank == first_rank);
+    CHECK(layouts[process].first_local_rank == first_local_rank);
+    CHECK(layouts[process].local_size == local_size);
+    CHECK(layouts[process].node == node);
+    CHECK(layouts[process].num_nodes == 2);
+    CHECK(layouts[process].world_size == 7);
+  };
+  expect(0, 0, 0, 5, 0);
+  expect(2, 2, 2, 5, 0);
+  expect(1, 5, 0, 2, 1);
+  expect(3, 6, 1, 2, 1);
+  const auto left = ry::detail::lay_out({0, 1, 0, 2}, {"a", "b", "a", "c"});
+  CHECK(left[1].node == 0);
+  CHECK(left[3].node == 1);
+  CHECK(left[3].first_rank == 1);
+  for (const auto& layout : left) CHECK(layout.num_nodes == 2);
 }

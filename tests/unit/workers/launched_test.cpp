@@ -6,8 +6,14 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+#include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sched.h>
 
 using namespace workers_test;
 using Catch::ContainsSubstring;
@@ -470,6 +476,79 @@ TEST_CASE("Launched: where processes differ in TLS, both ends say so at once") {
   }
 }
 
+TEST_CASE("Launched: a process that is alone in a job says so, and why; one that nobody has started says nothing") {
+  std::vector<std::string> lines;
+  const auto join_alone = [&](const ry::LaunchConfig& launch) {
+    lines.clear();
+    ry::Launched{}.join({.launch = launch, .say = [&](const std::string& line) { lines.push_back(line); }});
+  };
+  join_alone({});
+  CHECK(lines.empty());
+  join_alone({.process = 0, .num_processes = 1});
+  CHECK(lines == std::vector<std::string>{"ScalingConfig::launch: process 0 of 1"});
+  ::setenv("SLURM_JOB_ID", "17", 1);
+  join_alone({});
+  ::unsetenv("SLURM_JOB_ID");
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines.front(), ContainsSubstring("SLURM_JOB_ID is 17") && ContainsSubstring("start the program by srun"));
+}
+
+TEST_CASE("Launched: who finds nobody at the leader's address says so while it waits") {
+  ChosenLeader chosen;
+  ry::JoinPlan plan = chosen.plan(1, false);
+  plan.is_elastic = false;
+  plan.timeout = 7s;  // who waits says so every 5 s
+  std::vector<std::string> lines;
+  plan.say = [&](const std::string& line) { lines.push_back(line); };
+  ry::Launched launched;
+  CHECK_THROWS_WITH(launched.join(plan), ContainsSubstring("process 1 of 3") && ContainsSubstring("does not reach"));
+  REQUIRE_FALSE(lines.empty());
+  CHECK_THAT(lines.front(), ContainsSubstring("process 1 of 3") && ContainsSubstring("waits for process 0") &&
+                                ContainsSubstring(plan.launch.leader.substr(plan.launch.leader.find(':') + 1)) &&
+                                ContainsSubstring("of 7 s"));
+}
+
+// A network of its own, in which the test is free to make interfaces.
+TEST_CASE("Launched: where a network is named, process 0 listens at its address there alone") {
+  ChosenLeader chosen;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    constexpr int is_forbidden = 77;
+    if (::unshare(CLONE_NEWNET) != 0) ::_exit(is_forbidden);
+    for (const char* command :
+         {"ip link set lo up 2>/dev/null",
+          "ip link add one type veth peer name other && ip link set other up && ip link set one up",
+          "ip addr add 10.1.0.7/16 dev one && ip addr add 10.2.0.7/16 dev other"}) {
+      if (std::system(command) != 0) ::_exit(is_forbidden);
+    }
+    ry::JoinPlan plan = chosen.plan(0, false);
+    plan.is_elastic = false;
+    plan.launch.leader = "10.1.0.7:29500";
+    plan.launch.network = "one";
+    std::thread leader{[&] {
+      try {
+        ry::Launched{}.join(plan);
+      } catch (const std::exception&) {  // nobody comes
+      }
+    }};
+    std::string why;
+    const auto until = soon();
+    while (!ry::detail::try_connect("10.1.0.7", 29'500, until, why).is_open()) {
+      if (until.expired()) ::_exit(1);
+      std::this_thread::sleep_for(1ms);
+    }
+    for (const char* host : {"127.0.0.1", "10.2.0.7"}) {
+      if (ry::detail::try_connect(host, 29'500, until, why).is_open()) ::_exit(2);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) return;  // this system lets nobody make networks
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
 TEST_CASE("Launched: RAILYARD_TLS says whether there is TLS where the options do not") {
   const auto with = [](std::string value) {
     return [value = std::move(value)](const std::string& name) {
@@ -482,27 +561,6 @@ TEST_CASE("Launched: RAILYARD_TLS says whether there is TLS where the options do
   CHECK(ry::detail::wants_tls({.tls = true}, with("0")));
   CHECK_FALSE(ry::detail::wants_tls({.tls = false}, with("1")));
   CHECK_THROWS_WITH(ry::detail::wants_tls({}, with("yes")), ContainsSubstring("RAILYARD_TLS is \"yes\""));
-}
-
-TEST_CASE("Launched: makes the ranks of a host go on from one another") {
-  const auto layouts = ry::detail::lay_out({2, 1, 3, 1}, {"a", "b", "a", "b"});
-  const auto check = [&](std::size_t process, int first_rank, int first_local_rank, int local_size, int node) {
-    CHECK(layouts[process].first_rank == first_rank);
-    CHECK(layouts[process].first_local_rank == first_local_rank);
-    CHECK(layouts[process].local_size == local_size);
-    CHECK(layouts[process].node == node);
-    CHECK(layouts[process].num_nodes == 2);
-    CHECK(layouts[process].world_size == 7);
-  };
-  check(0, 0, 0, 5, 0);
-  check(2, 2, 2, 5, 0);
-  check(1, 5, 0, 2, 1);
-  check(3, 6, 1, 2, 1);
-  const auto left = ry::detail::lay_out({0, 1, 0, 2}, {"a", "b", "a", "c"});
-  CHECK(left[1].node == 0);
-  CHECK(left[3].node == 1);
-  CHECK(left[3].first_rank == 1);
-  for (const auto& layout : left) CHECK(layout.num_nodes == 2);
 }
 
 TEST_CASE("Launched: refuses a secret that others may read, or that is too short") {

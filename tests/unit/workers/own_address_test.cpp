@@ -4,6 +4,10 @@
 #include "support.hpp"
 #include "support/catch.hpp"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include <sched.h>
 
 using namespace workers_test;
@@ -62,7 +66,33 @@ TEST_CASE(
 
 TEST_CASE("own_address_towards: stays on the loopback where all processes are on this host") {
   CHECK(ry::detail::own_address_towards("127.0.0.1", "", false) == "127.0.0.1");
-  CHECK(ry::detail::own_address_towards("127.0.0.1", "lo", true) == "127.0.0.1");
+  CHECK(ry::detail::own_address_towards("127.0.0.1", "lo", false) == "127.0.0.1");
+  CHECK(ry::detail::own_address_towards("127.0.0.1", "127.0.0.0/8", false) == "127.0.0.1");
+}
+
+TEST_CASE("own_address_towards: refuses the loopback where it was asked for and hosts differ") {
+  for (const char* network : {"lo", "127.0.0.0/8"}) {
+    CHECK_THROWS_WITH(
+        ry::detail::own_address_towards("127.0.0.1", network, true),
+        ContainsSubstring("launch.network") && ContainsSubstring(network) && ContainsSubstring("LOCAL_WORLD_SIZE"));
+  }
+  CHECK_THROWS_AS(ry::detail::own_address_towards("10.0.0.1", "lo", true), ry::ConfigError);
+}
+
+TEST_CASE("check_is_sought_at: refuses a leader that listens where nobody looks for it") {
+  const auto all = ry::detail::interface_addresses();
+  const auto outward = std::find_if(
+      all.begin(), all.end(), [](const InterfaceAddress& one) { return !one.is_loopback && !one.is_link_local(); });
+  // Nothing is known of what is not this host's, or only the loopback's, as Debian has it for a host's own name.
+  for (const char* sought : {"", "192.0.2.77", "127.0.1.1", "no-such-host.invalid"}) {
+    CHECK_NOTHROW(ry::detail::check_is_sought_at(sought, "10.0.0.7"));
+  }
+  if (outward == all.end()) return;
+  const std::string host = outward->address.host();
+  CHECK_NOTHROW(ry::detail::check_is_sought_at(host, host));
+  CHECK_THROWS_WITH(ry::detail::check_is_sought_at(host, "10.255.0.7"),
+                    ContainsSubstring("10.255.0.7") && ContainsSubstring(host) && ContainsSubstring("MASTER_ADDR"));
+  CHECK_THROWS_AS(ry::detail::check_is_sought_at(host, "10.255.0.7"), ry::ConfigError);
 }
 
 // A network of its own, in which the test is free to make interfaces.

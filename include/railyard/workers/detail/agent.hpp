@@ -64,7 +64,8 @@ class Agent {
   }
 
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
-  /// Throws: Error if the leader is lost; the workers have been killed.
+  /// Throws: ConnectionError if the leader is lost; ConfigError or Error if it does not let the run begin, as it throws
+  /// itself. The workers have been killed.
   [[nodiscard]] std::string run() {
     std::optional<std::string> told;
     while (!told) {
@@ -163,6 +164,8 @@ class Agent {
       case Order::note:
         noted_ = frame.text();
         return;
+      case Order::refuse:
+        return be_refused(WireReader{frame.payload});
       case Order::give_up:
         if (request_ && request_->number() == WireReader{frame.payload}.take<std::uint64_t>()) end_request();
         return;
@@ -194,6 +197,13 @@ class Agent {
         throw ConnectionError{ConnectionError::Cause::failed, compose("{} orders what is not known here (number {})",
                                                                       leader_->peer(), static_cast<int>(frame.type))};
     }
+  }
+
+  [[noreturn]] static void be_refused(WireReader reader) {
+    const bool is_setting = reader.take<std::uint8_t>() != 0;
+    const std::string why = reader.take_text();
+    if (is_setting) throw ConfigError{why};
+    throw Error{why};
   }
 
   void start(const StartOrder& order) {

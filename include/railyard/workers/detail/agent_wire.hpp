@@ -40,7 +40,8 @@ enum class Order : std::uint8_t {
   give_up = 13,  ///< the number of a request whose answer is not waited for any longer
   keeps = 14,    ///< a number, and SlotOrders: whether workers that are started again find them; answered likewise
   alive = 20,    ///< nothing: a sign of life
-  note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
+  note = 21,     ///< a text to be remembered, for whoever leads when the leader is lost
+  refuse = 22    ///< whether a setting is to blame, and why: the processes do not make a run
 };
 
 /// How often a leader gives a sign of life to who may take it for lost after so long a silence.

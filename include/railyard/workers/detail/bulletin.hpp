@@ -38,6 +38,7 @@ class FixedBulletin final : public Bulletin {
   void post(const Posting&) override {}
   [[nodiscard]] Posting read(const Deadline&, const Posting*) override { return {.host = host_, .port = port_}; }
   [[nodiscard]] bool carries_secret() const override { return false; }
+  [[nodiscard]] std::string host_to_listen_on() const override { return host_; }
   [[nodiscard]] int port_to_listen_on() const override { return port_; }
   [[nodiscard]] std::string where() const override { return compose("the fixed address {}:{}", host_, port_); }
 

@@ -51,6 +51,8 @@ class Bulletin {
   [[nodiscard]] virtual bool carries_secret() const = 0;
   /// Makes the secret that goes this way.
   [[nodiscard]] virtual std::string make_secret() const { return random_secret(); }
+  /// The name or address at which the others look for the leader, if they know it beforehand; else empty.
+  [[nodiscard]] virtual std::string host_to_listen_on() const { return {}; }
   /// The port on which the leader has to listen; 0 leaves it to the kernel.
   [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
   /// How messages call it.

@@ -27,6 +27,7 @@ namespace detail {
 struct Launch {
   std::string launcher{};         ///< "torchrun", "Slurm", ...
   std::string why{};              ///< what that was concluded from, for people
+  bool is_in_job = true;          ///< somebody has started it, or a job that it is no part of
   int process = 0;                ///< from 0
   int num_processes = 1;          ///< on all hosts
   int local_process = 0;          ///< which of the processes of this host
@@ -318,8 +319,10 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
 [[nodiscard]] inline Launch find_alone(const Environment& environment) {
   Launch launch;
   launch.launcher = "nobody";
+  launch.is_in_job = false;
   launch.why = "one process: no variable of Slurm, MPI, torchrun or Kubernetes says that there are others";
   if (const auto job = environment("SLURM_JOB_ID")) {
+    launch.is_in_job = true;
     launch.why = compose(
         "one process: SLURM_JOB_ID is {}, but this is no step of that job: start the program by srun "
         "to have one on each node",

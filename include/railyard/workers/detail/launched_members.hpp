@@ -5,18 +5,47 @@
 #include "railyard/workers/detail/agent_wire.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/wire.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/joining.hpp"
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Is what a process tells the leader of itself when it comes.
+struct Newcomer {
+  std::int32_t num_workers = 1;
+  std::string host{};  ///< a HostIdentity, and how people call it
+  std::string host_name{};
+  std::string settings{};
+  JoinDevices devices{};
+
+  [[nodiscard]] std::string encode() const {
+    WireWriter writer;
+    writer.put(num_workers);
+    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
+    writer.put(devices.count);
+    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
+    return writer.text();
+  }
+  [[nodiscard]] static Newcomer decode(std::string_view text) {
+    WireReader reader{text};
+    Newcomer one{.num_workers = reader.take<std::int32_t>()};
+    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
+    one.devices.count = reader.take<std::int32_t>();
+    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
+    return one;
+  }
+};
 
 /// Are the processes of a run, as the launcher counts them, also those that are lost.
 struct LaunchedMembers {

@@ -120,8 +120,8 @@ class Network {
   return {};
 }
 
-[[nodiscard]] inline bool is_loopback(const SocketAddress& address) noexcept {
-  const std::string host = address.host();
+/// host: an address in numbers.
+[[nodiscard]] inline bool is_loopback(std::string_view host) noexcept {
   return host == "::1" || host.starts_with("127.");
 }
 
@@ -140,12 +140,46 @@ class Network {
       network, host_name(), list_addresses(all))};
 }
 
+[[noreturn]] inline void refuse_loopback(const std::string& network, const std::string& address,
+                                         const std::vector<InterfaceAddress>& all) {
+  throw ConfigError{compose(
+      R"(ScalingConfig::launch.network is "{}", which is {} on {}: no other host reaches that; write another one of )"
+      R"(its interfaces or networks (it has: {}), or if all processes are on this host, say so: set LOCAL_WORLD_SIZE )"
+      R"(to as many as WORLD_SIZE, or ScalingConfig::launch.leader to an address such as "127.0.0.1:29500")",
+      network, address, host_name(), list_addresses(all))};
+}
+
+/// Throws: ConfigError if the leader is to listen at one address of this host alone, and the others look for it at
+/// another one. sought: a name or address; where it is none of this host's, as it may be called otherwise elsewhere, or
+/// empty, nothing is known.
+inline void check_is_sought_at(const std::string& sought, const std::string& address) {
+  if (sought.empty()) return;
+  constexpr int discard_port = 9;
+  int status = 0;
+  const auto all = interface_addresses();
+  std::string other;
+  const AddressList found = resolve(sought, discard_port, status);
+  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
+    SocketAddress one{.size = entry->ai_addrlen};
+    std::memcpy(&one.storage, entry->ai_addr, entry->ai_addrlen);
+    const std::string host = one.host();
+    if (host == address) return;
+    const auto is_that = [&](const InterfaceAddress& own) { return !own.is_loopback && own.address.host() == host; };
+    if (std::any_of(all.begin(), all.end(), is_that)) other = host;
+  }
+  if (other.empty()) return;
+  throw ConfigError{compose(
+      "by ScalingConfig::launch.network process 0 listens at {} alone, and the others look for it at {} ({}): let "
+      "MASTER_ADDR, or ScalingConfig::launch.leader, name the first, or leave network empty",
+      address, sought, other)};
+}
+
 // The one address by which other hosts may reach this one, where nobody has said towards whom.
 [[nodiscard]] inline std::string only_address(const std::vector<InterfaceAddress>& all) {
   // Reserved for documentation, so nobody has them: what is asked for is the interface of the default route.
   for (const char* const nowhere : {"192.0.2.1", "2001:db8::1"}) {
     const auto address = address_towards(nowhere);
-    if (address && !is_loopback(*address)) return address->host();
+    if (address && !is_loopback(address->host())) return address->host();
   }
   std::vector<InterfaceAddress> outward;
   for (const auto& one : all) {
@@ -168,14 +202,18 @@ class Network {
 [[nodiscard]] inline std::string own_address_towards(const std::string& leader_host, const std::string& network,
                                                      bool hosts_differ) {
   const auto all = interface_addresses();
-  if (!network.empty()) return address_in(network, all);
+  if (!network.empty()) {
+    const std::string address = address_in(network, all);
+    if (hosts_differ && is_loopback(address)) refuse_loopback(network, address, all);
+    return address;
+  }
   if (!hosts_differ) {
     for (const auto& one : all) {
       if (one.is_loopback) return one.address.host();
     }
   }
   const auto towards = leader_host.empty() ? std::nullopt : address_towards(leader_host);
-  if (towards && !is_loopback(*towards)) return towards->host();
+  if (towards && !is_loopback(towards->host())) return towards->host();
   // A host often knows its own name as an address of the loopback (Debian writes 127.0.1.1 into /etc/hosts).
   return only_address(all);
 }
