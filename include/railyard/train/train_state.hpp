@@ -5,6 +5,7 @@
 #include "railyard/train/detail/environment.hpp"
 #include "railyard/train/detail/held_state.hpp"
 #include "railyard/train/detail/snapshot_pace.hpp"
+#include "railyard/train/detail/user_files.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -22,7 +23,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <initializer_list>
 #include <iterator>
@@ -174,24 +174,33 @@ class TrainState {
   [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
 
   /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
-  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one.
+  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one,
+  /// and for a directory; report() and the ends of steps, if the file is not there when it is to be saved.
   void add_file(std::string name, std::filesystem::path source) {
-    const auto refuse = [&](std::string_view why) {
-      throw ConfigError{detail::compose("add_file(\"{}\") on rank {}/{}: {}: give another name",
-                                        detail::printable(name), worker_->rank(), worker_->world_size(), why)};
-    };
-    if (const auto fault = detail::fault_of_path(std::string{detail::user_folder} + name); !fault.empty()) {
-      refuse(fault);
-    }
-    if (std::any_of(files_.begin(), files_.end(), [&name](const auto& file) { return file.first == name; })) {
-      refuse("there is a file of this name already");
-    }
-    files_.emplace_back(std::move(name), std::move(source));
+    adding("add_file", [&] { files_.add_file(std::move(name), std::move(source)); });
+  }
+
+  /// Does the same with all files in a directory and in those below it, under files/name/ and their relative paths; the
+  /// directory is looked through at each save. One without a file leaves nothing. Throws: ConfigError as add_file(),
+  /// and for links and special files in it, which are refused at each save as well, and names that can be in no
+  /// checkpoint. Example: state.add_directory("tokenizer", "build/tokenizer");
+  void add_directory(std::string name, std::filesystem::path source) {
+    adding("add_directory", [&] { files_.add_directory(std::move(name), std::move(source)); });
   }
 
  private:
   friend class Worker;
   using Clock = detail::SnapshotPace::Clock;
+
+  template <class Add>
+  void adding(std::string_view call, const Add& add) const {
+    try {
+      add();
+    } catch (const ConfigError& error) {
+      throw ConfigError{
+          detail::compose("{} on rank {}/{}: {}", call, worker_->rank(), worker_->world_size(), error.what())};
+    }
+  }
 
   static void check_name(const std::string& name, std::set<std::string_view>& former) {
     detail::check_part_name(name, former);
@@ -390,7 +399,7 @@ class TrainState {
     const bool is_first = worker_->rank() == 0 || !worker_->link().sees_snapshots_of(worker_->rank() - 1);
     std::vector<FileImage> images =
         file_images(states, worker_->rank(), worker_->rank() == 0 || (may_lack_room && is_first));
-    for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
+    files_.add_images(images);
     detail::SavedMessage save{.attempt = worker_->attempt(),
                               .step = worker_->steps(),
                               .samples = worker_->page().samples.load(std::memory_order_relaxed),
@@ -516,24 +525,9 @@ class TrainState {
     if (worker_->rank() == 0) pace_.end_copies();  // what the others' copies cost is not known here
   }
 
-  [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
-    std::error_code code;
-    const auto size = std::filesystem::file_size(source, code);
-    if (code) {
-      throw ConfigError{
-          detail::compose("the file {} for checkpoints cannot be read: {}", source.string(), code.message())};
-    }
-    return {.name = "files/" + name, .size = size, .fill = [source, size](std::byte* to) {
-              std::ifstream file{source, std::ios::binary};
-              if (file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(size))) return;
-              throw DataError{
-                  detail::compose("the file {} for checkpoints has become shorter while it was read", source.string())};
-            }};
-  }
-
   Worker* worker_;
   std::vector<StatePart> parts_;
-  std::vector<std::pair<std::string, std::filesystem::path>> files_{};
+  detail::UserFiles files_{};
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;

@@ -180,6 +180,43 @@ TEST_CASE("Checkpoints: hold files of the user's, and what a run began with is f
   CHECK(result.metrics().at("resumed").as<bool>());
 }
 
+TEST_CASE("Checkpoints: hold directories of the user's as they are at each save, for whoever goes on") {
+  const Scratch scratch;
+  const auto source = scratch.path() / "source";
+  std::filesystem::create_directories(source / "deep" / "er");
+  std::filesystem::create_directory(scratch.path() / "empty");
+  std::ofstream{source / "deep" / "er" / "file"} << "a b c";
+  const auto files_of = [](const std::filesystem::path& checkpoint) {
+    std::vector<std::string> names;
+    for (const auto& file : ry::Checkpoint::open(checkpoint).files()) {
+      names.push_back(file.lexically_relative(checkpoint / "files").string() + ": " + read_text(file));
+    }
+    return names;
+  };
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
+      scratch, 2,
+      [&](auto& worker) {
+        Weights weights;
+        ry::TrainState state{worker, {{"weights", weights}}};
+        state.add_directory(worker.rank() == 0 ? "all" : "none",
+                            worker.rank() == 0 ? source : scratch.path() / "empty");
+        for (const int epoch : state.epochs(2)) {
+          worker.samples(1);
+          if (worker.rank() == 0) std::ofstream{source / ("of epoch " + std::to_string(epoch))} << epoch;
+          worker.report({{"epoch", epoch}}, state);
+        }
+      },
+      {.checkpoint = {.keep = 2}});
+  INFO(result.error());
+  REQUIRE(result);
+  REQUIRE(result.best_checkpoints().size() == 2);
+  const std::vector<std::string> last{"all/deep/er/file: a b c", "all/of epoch 0: 0", "all/of epoch 1: 1"};
+  CHECK(files_of(result.checkpoint()->path()) == last);
+  std::size_t num_first = 0;
+  for (const auto& one : result.best_checkpoints()) num_first += files_of(one.path()).size() == 2 ? 1 : 0;
+  CHECK(num_first == 1);
+}
+
 TEST_CASE("TrainState: refuses a name that is taken, or can name no file, at once") {
   const Scratch scratch;
   const auto error_with = [&scratch](const std::string& second, const std::string& file) {
@@ -196,8 +233,8 @@ TEST_CASE("TrainState: refuses a name that is taken, or can name no file, at onc
   CHECK_THAT(error_with("weights", "c"),
              ContainsSubstring("\"weights\" cannot be in a checkpoint: there are two parts"));
   CHECK_THAT(error_with("a/b", "c"), ContainsSubstring("it contains '/'"));
-  CHECK_THAT(error_with("others", "a/b"),
-             ContainsSubstring("add_file(\"a/b\")") && ContainsSubstring("there is a file of this name already"));
+  CHECK_THAT(error_with("others", "a/b"), ContainsSubstring("add_file on rank") && ContainsSubstring("\"a/b\"") &&
+                                              ContainsSubstring("there is a file of this name already"));
   CHECK_THAT(error_with("others", "../c"), ContainsSubstring("it does not name a file of its own"));
 }
 
