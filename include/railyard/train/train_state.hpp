@@ -175,7 +175,8 @@ class TrainState {
 
   /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
   /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one,
-  /// and for a directory; report() and the ends of steps, if the file is not there when it is to be saved.
+  /// and for a directory; report() and the ends of steps, if the file is not there when it is to be saved. If it goes
+  /// or becomes shorter while it is copied, that checkpoint is not written, and training goes on.
   void add_file(std::string name, std::filesystem::path source) {
     adding("add_file", [&] { files_.add_file(std::move(name), std::move(source)); });
   }
@@ -379,7 +380,8 @@ class TrainState {
   void save(bool is_report) {
     const Handed handed = hand_over(SnapshotKind::checkpoint, is_report);
     pace_.note_save(handed.cost, Clock::now());
-    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
+    const bool is_saved = handed.slot != detail::SavedMessage::no_slot;
+    if (is_saved && worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
   }
 
   struct Handed {
@@ -387,9 +389,10 @@ class TrainState {
     Clock::duration cost{};  // of all that the step waits for, the making of memory for the first copies included
   };
 
-  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. may_lack_room: if there
-  // is no such memory, training goes on, and what was copied before counts; and the first time all find out what copies
-  // need, and rank 0 whether there is room, before anybody takes it.
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. If there is no such
+  // memory, a checkpoint fails as one does that cannot be written. may_lack_room: so does a copy, for which what was
+  // copied before counts then; and the first time all find out what copies need, and rank 0 whether there is room,
+  // before anybody takes it.
   Handed hand_over(SnapshotKind kind, bool is_report, bool may_lack_room = false) {
     const auto begin = Clock::now();
     std::vector<NamedState> states;
@@ -423,8 +426,8 @@ class TrainState {
     } catch (const CollectiveError&) {
       throw;
     } catch (const Error& error) {
-      if (!may_lack_room) throw;
-      go_without_copy(std::move(save), error.what());
+      if (save.is_memory && !may_lack_room) throw;
+      go_without(std::move(save), error.what());
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
     save.slot = snapshot.slot;
@@ -433,6 +436,11 @@ class TrainState {
       const std::vector<std::byte> message = detail::encode_saved(save);
       detail::write_head(snapshot.bytes, message);
       worker_->link().post(message);
+    } catch (const DataError& error) {
+      worker_->link().drop_snapshot(snapshot.slot);
+      if (save.is_memory) throw;
+      go_without(std::move(save), error.what());  // a file of the user's has changed meanwhile
+      return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     } catch (...) {
       worker_->link().drop_snapshot(snapshot.slot);
       throw;
@@ -517,12 +525,17 @@ class TrainState {
   }
 
   // The others have copied their parts, which the supervisor waits for this one to complete.
-  void go_without_copy(detail::SavedMessage save, std::string_view why) {
-    warn_of_room(why);
+  void go_without(detail::SavedMessage save, std::string_view why) {
+    if (save.is_memory) {
+      warn_of_room(why);
+    } else {
+      save.failure = why;
+    }
     save.slot = detail::SavedMessage::no_slot;
     save.files.clear();
     worker_->link().post(detail::encode_saved(save));
-    if (worker_->rank() == 0) pace_.end_copies();  // what the others' copies cost is not known here
+    // What the others' copies cost is not known here.
+    if (save.is_memory && worker_->rank() == 0) pace_.end_copies();
   }
 
   Worker* worker_;

@@ -5,6 +5,7 @@
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -215,6 +216,39 @@ TEST_CASE("Checkpoints: hold directories of the user's as they are at each save,
   std::size_t num_first = 0;
   for (const auto& one : result.best_checkpoints()) num_first += files_of(one.path()).size() == 2 ? 1 : 0;
   CHECK(num_first == 1);
+}
+
+TEST_CASE(
+    "Checkpoints: one fails, and training goes on, when a file of the user's goes between the look and the copy") {
+  struct Meddler {
+    std::filesystem::path file{};
+    [[nodiscard]] ry::State state() const {
+      ry::State state;
+      const auto meddle = [this](std::int64_t, std::int64_t, std::byte*) { std::filesystem::remove(file); };
+      state.tensors.push_back({.name = "one", .dtype = ry::Dtype::f64, .shape = {1}, .read = meddle});
+      return state;
+    }
+    void load_state(const ry::State&) {}
+  };
+  const Scratch scratch;
+  const auto source = scratch.path() / "source";
+  std::filesystem::create_directory(source);
+  for (const char* name : {"a", "b"}) std::ofstream{source / name} << name;
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(scratch, 1, [&](auto& worker) {
+    Meddler meddler{.file = source / "b"};
+    ry::TrainState state{worker, {{"meddler", meddler}}};
+    state.add_directory("d", source);
+    for (int at = 0; at < 2; ++at) worker.report({{"at", at}}, state);
+  });
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.failed_checkpoints() == 1);
+  REQUIRE(result.checkpoint());
+  CHECK(result.checkpoint()->files().size() == 1);
+  CHECK(std::any_of(result.warnings().begin(), result.warnings().end(), [&](const std::string& warning) {
+    return warning.find("could not be written") != std::string::npos &&
+           warning.find((source / "b").string()) != std::string::npos;
+  }));
 }
 
 TEST_CASE("TrainState: refuses a name that is taken, or can name no file, at once") {
