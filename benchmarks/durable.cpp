@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What checkpoints and copies to memory cost, and what a killed worker does. Two processes train an MLP of 18.9 million
 // parameters, eight one of 0.9 million; beside them, where run.sh has found them, PyTorch's distributed checkpoint and
-// Ray Train: the arguments are the folder of their scripts and the path of their packages. Prints `name value unit`.
+// Ray Train: the arguments are the folder of their scripts, that of PyTorch, and that of Ray. Prints `name value unit`.
 #include <railyard/railyard.hpp>
 
 #include <ATen/core/ivalue.h>
@@ -391,8 +391,8 @@ int main(int argc, char** argv) try {
   const std::vector<std::string> words{argv + 1, argv + argc};
   const double recovered_ms =
       measure_restart("restart.2ranks", {.widths = large, .checkpoint = {.keep = 1, .every_steps = 4}});
-  if (words.size() == 2) {
-    const auto ray = contestant("python3", words[0] + "/ray_train.py", words[1]);
+  if (words.size() == 3) {
+    const auto ray = contestant("python3", words[0] + "/ray_train.py", words[2] + ":" + words[1]);
     figure("restart.ray_over_ours", ray.at(0) / recovered_ms, "ratio");
   }
   measure_restart("restart.8ranks", {.num_workers = 8, .widths = small, .checkpoint = {.keep = 1, .every_steps = 20}});
@@ -401,7 +401,7 @@ int main(int argc, char** argv) try {
   measure_overhead();
   measure_durable(1);
   figure("checkpoint.durable_over_raw", notes().durable_over_raw, "ratio");
-  if (words.size() == 2) compare_with_dcp(words[0], words[1], stall_ms);
+  if (words.size() >= 2) compare_with_dcp(words[0], words[1], stall_ms);
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
   return 1;

@@ -38,7 +38,7 @@ find_pytorch() {
   fi
 } >&2
 
-# Sets ray to a folder with Ray Train and NumPy, if PyTorch is there. Without it the figures of contestants are left out.
+# Sets ray to a folder with Ray Train and NumPy, if PyTorch is there. Without it Ray's figures are left out.
 find_ray() {
   ray=$root/build/ray
   if [ ! -e "$ray/complete" ]; then
@@ -46,7 +46,7 @@ find_ray() {
     python3 -m pip install --quiet --target "$ray" 'ray[train]' numpy && touch "$ray/complete"
   fi
   if [ -z "$packages" ] || ! PYTHONPATH=$ray:$packages python3 -W ignore -c 'import ray.train.torch'; then
-    echo "Ray Train cannot be had in $ray: figures *_over_ours are left out"
+    echo "Ray Train cannot be had in $ray: its figures are left out"
     ray=
   fi
 } >&2
@@ -96,7 +96,8 @@ for name in "${names[@]}"; do
     "$root/build/benchmarks_training/benchmarks/benchmark_training" \
       ${packages:+"$root/benchmarks/training/ddp.py" "$packages"}
   elif [ "$name" = durable ]; then
-    "$root/build/benchmarks/benchmarks/benchmark_durable" ${ray:+"$root/benchmarks/durable" "$ray:$packages"}
+    "$root/build/benchmarks/benchmarks/benchmark_durable" \
+      ${packages:+"$root/benchmarks/durable" "$packages" ${ray:+"$ray"}}
   elif [ "$name" = data ]; then
     "$root/build/benchmarks/benchmarks/benchmark_data" "$root/benchmarks/data/peers.py" "$tables:$ray:$packages"
   else

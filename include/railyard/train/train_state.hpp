@@ -5,6 +5,7 @@
 #include "railyard/train/detail/environment.hpp"
 #include "railyard/train/detail/held_state.hpp"
 #include "railyard/train/detail/snapshot_pace.hpp"
+#include "railyard/train/detail/user_files.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -22,7 +23,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <initializer_list>
 #include <iterator>
@@ -174,24 +174,34 @@ class TrainState {
   [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
 
   /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
-  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one.
+  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one,
+  /// and for a directory; report() and the ends of steps, if the file is not there when it is to be saved. If it goes
+  /// or becomes shorter while it is copied, that checkpoint is not written, and training goes on.
   void add_file(std::string name, std::filesystem::path source) {
-    const auto refuse = [&](std::string_view why) {
-      throw ConfigError{detail::compose("add_file(\"{}\") on rank {}/{}: {}: give another name",
-                                        detail::printable(name), worker_->rank(), worker_->world_size(), why)};
-    };
-    if (const auto fault = detail::fault_of_path(std::string{detail::user_folder} + name); !fault.empty()) {
-      refuse(fault);
-    }
-    if (std::any_of(files_.begin(), files_.end(), [&name](const auto& file) { return file.first == name; })) {
-      refuse("there is a file of this name already");
-    }
-    files_.emplace_back(std::move(name), std::move(source));
+    adding("add_file", [&] { files_.add_file(std::move(name), std::move(source)); });
+  }
+
+  /// Does the same with all files in a directory and in those below it, under files/name/ and their relative paths; the
+  /// directory is looked through at each save. One without a file leaves nothing. Throws: ConfigError as add_file(),
+  /// and for links and special files in it, which are refused at each save as well, and names that can be in no
+  /// checkpoint. Example: state.add_directory("tokenizer", "build/tokenizer");
+  void add_directory(std::string name, std::filesystem::path source) {
+    adding("add_directory", [&] { files_.add_directory(std::move(name), std::move(source)); });
   }
 
  private:
   friend class Worker;
   using Clock = detail::SnapshotPace::Clock;
+
+  template <class Add>
+  void adding(std::string_view call, const Add& add) const {
+    try {
+      add();
+    } catch (const ConfigError& error) {
+      throw ConfigError{
+          detail::compose("{} on rank {}/{}: {}", call, worker_->rank(), worker_->world_size(), error.what())};
+    }
+  }
 
   static void check_name(const std::string& name, std::set<std::string_view>& former) {
     detail::check_part_name(name, former);
@@ -370,7 +380,8 @@ class TrainState {
   void save(bool is_report) {
     const Handed handed = hand_over(SnapshotKind::checkpoint, is_report);
     pace_.note_save(handed.cost, Clock::now());
-    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
+    const bool is_saved = handed.slot != detail::SavedMessage::no_slot;
+    if (is_saved && worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
   }
 
   struct Handed {
@@ -378,9 +389,10 @@ class TrainState {
     Clock::duration cost{};  // of all that the step waits for, the making of memory for the first copies included
   };
 
-  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. may_lack_room: if there
-  // is no such memory, training goes on, and what was copied before counts; and the first time all find out what copies
-  // need, and rank 0 whether there is room, before anybody takes it.
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. If there is no such
+  // memory, a checkpoint fails as one does that cannot be written. may_lack_room: so does a copy, for which what was
+  // copied before counts then; and the first time all find out what copies need, and rank 0 whether there is room,
+  // before anybody takes it.
   Handed hand_over(SnapshotKind kind, bool is_report, bool may_lack_room = false) {
     const auto begin = Clock::now();
     std::vector<NamedState> states;
@@ -390,7 +402,7 @@ class TrainState {
     const bool is_first = worker_->rank() == 0 || !worker_->link().sees_snapshots_of(worker_->rank() - 1);
     std::vector<FileImage> images =
         file_images(states, worker_->rank(), worker_->rank() == 0 || (may_lack_room && is_first));
-    for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
+    files_.add_images(images);
     detail::SavedMessage save{.attempt = worker_->attempt(),
                               .step = worker_->steps(),
                               .samples = worker_->page().samples.load(std::memory_order_relaxed),
@@ -414,8 +426,8 @@ class TrainState {
     } catch (const CollectiveError&) {
       throw;
     } catch (const Error& error) {
-      if (!may_lack_room) throw;
-      go_without_copy(std::move(save), error.what());
+      if (save.is_memory && !may_lack_room) throw;
+      go_without(std::move(save), error.what());
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
     save.slot = snapshot.slot;
@@ -424,6 +436,11 @@ class TrainState {
       const std::vector<std::byte> message = detail::encode_saved(save);
       detail::write_head(snapshot.bytes, message);
       worker_->link().post(message);
+    } catch (const DataError& error) {
+      worker_->link().drop_snapshot(snapshot.slot);
+      if (save.is_memory) throw;
+      go_without(std::move(save), error.what());  // a file of the user's has changed meanwhile
+      return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     } catch (...) {
       worker_->link().drop_snapshot(snapshot.slot);
       throw;
@@ -508,32 +525,22 @@ class TrainState {
   }
 
   // The others have copied their parts, which the supervisor waits for this one to complete.
-  void go_without_copy(detail::SavedMessage save, std::string_view why) {
-    warn_of_room(why);
+  void go_without(detail::SavedMessage save, std::string_view why) {
+    if (save.is_memory) {
+      warn_of_room(why);
+    } else {
+      save.failure = why;
+    }
     save.slot = detail::SavedMessage::no_slot;
     save.files.clear();
     worker_->link().post(detail::encode_saved(save));
-    if (worker_->rank() == 0) pace_.end_copies();  // what the others' copies cost is not known here
-  }
-
-  [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
-    std::error_code code;
-    const auto size = std::filesystem::file_size(source, code);
-    if (code) {
-      throw ConfigError{
-          detail::compose("the file {} for checkpoints cannot be read: {}", source.string(), code.message())};
-    }
-    return {.name = "files/" + name, .size = size, .fill = [source, size](std::byte* to) {
-              std::ifstream file{source, std::ios::binary};
-              if (file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(size))) return;
-              throw DataError{
-                  detail::compose("the file {} for checkpoints has become shorter while it was read", source.string())};
-            }};
+    // What the others' copies cost is not known here.
+    if (save.is_memory && worker_->rank() == 0) pace_.end_copies();
   }
 
   Worker* worker_;
   std::vector<StatePart> parts_;
-  std::vector<std::pair<std::string, std::filesystem::path>> files_{};
+  detail::UserFiles files_{};
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;

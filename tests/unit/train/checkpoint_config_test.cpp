@@ -6,8 +6,12 @@
 #include "unit/train/toy_training.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <fstream>
 #include <stdexcept>
+#include <string>
+
+#include <sys/resource.h>
 
 namespace ry = railyard;
 using namespace toy;  // its names stand in nearly every line
@@ -145,6 +149,39 @@ TEST_CASE("Checkpoints: training goes on when one cannot be written, and says so
     return warning.find("could not be written") != std::string::npos &&
            warning.find("checkpoints") != std::string::npos;
   }));
+}
+
+TEST_CASE("Checkpoints: training goes on when a rank finds no memory for its part of one, and says so (FAULTS F6)") {
+  const Scratch scratch;
+  const int poor = GENERATE(0, 1);
+  const bool is_synchronous = GENERATE(false, true);
+  const auto limit = [](rlim_t most) {  // one that the memory for snapshots falls under as well
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit bytes{.rlim_cur = most, .rlim_max = RLIM_INFINITY};
+    if (::setrlimit(RLIMIT_FSIZE, &bytes) != 0) throw std::runtime_error{"setrlimit failed"};
+  };
+  const ry::Result result =
+      run_in<ry::SharedMemory, ry::Processes>(scratch, 2,
+                                              [&](auto& worker) {
+                                                Weights weights;
+                                                ry::TrainState state{worker, {{"weights", weights}}};
+                                                for (int at = 0; at < 3; ++at) {
+                                                  worker.samples(1);
+                                                  if (worker.rank() == poor) limit(at == 0 ? 0 : RLIM_INFINITY);
+                                                  worker.report({{"at", at}}, state);
+                                                }
+                                              },
+                                              {.checkpoint = {.synchronous = is_synchronous}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.history().size() == 3);
+  CHECK(result.failed_checkpoints() == 1);
+  CHECK(result.is_state_saved());
+  REQUIRE(result.checkpoint());
+  CHECK(result.checkpoint()->manifest().report == 2);
+  const std::string words = "of step 1 could not be written: rank " + std::to_string(poor) + ": ";
+  CHECK(std::any_of(result.warnings().begin(), result.warnings().end(),
+                    [&](const std::string& warning) { return warning.find(words) != std::string::npos; }));
 }
 
 TEMPLATE_TEST_CASE("Checkpoints: are made although only rank 0 reports", "", SharedThreads, SharedProcesses) {

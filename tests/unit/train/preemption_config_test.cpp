@@ -93,7 +93,7 @@ void save_twice(ry::WorkerLink& link, const std::atomic<int>& may_save_again) {
 }  // namespace
 
 TEMPLATE_TEST_CASE(
-    "Preemption: all ranks save at the end of one step and leave, and it goes on (FAULTS B7-B10, B12, TRAPS 43)", "",
+    "Preemption: all ranks save at one end of a step, and it goes on (FAULTS B7, B8, B9, B10, B12, TRAPS 43)", "",
     SharedThreads, SharedProcesses) {
   const Scratch scratch;
   const ry::Result whole = run<SharedProcesses>(scratch, never);

@@ -52,6 +52,25 @@ TEST_CASE("RunCheckpoints: a copy that one rank had no memory for counts for nob
   CHECK(group.held == std::set<std::pair<int, int>>{{0, 2}, {1, 2}});
 }
 
+TEST_CASE(
+    "RunCheckpoints: a checkpoint that one rank had no memory for fails, and the parts of the others are given back") {
+  const Scratch scratch;
+  PoorGroup group;
+  BareRun run{scratch.path(), 2, group};
+  auto lacking = save_of(ry::detail::SavedMessage::no_slot, false, 1);
+  lacking.files.clear();
+  lacking.failure = "there is no memory";
+  run.checkpoints.add(0, save_of(0, false), {}, 0);
+  run.checkpoints.add(1, lacking, {}, 0);
+  CHECK(group.held.empty());
+  run.checkpoints.note_outcomes(run.log, true);
+  REQUIRE(run.log.all_warnings().size() == 1);
+  CHECK_THAT(run.log.all_warnings().front(),
+             ContainsSubstring("step 4 could not be written: rank 1: there is no memory; training goes on"));
+  std::vector<std::string> problems;
+  CHECK(run.checkpoints.left(problems).num_failed == 1);
+}
+
 TEST_CASE("RunCheckpoints: what cannot be read when it is written is given back and told of, and the run goes on") {
   const Scratch scratch;
   PoorGroup group;

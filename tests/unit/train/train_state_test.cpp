@@ -5,6 +5,7 @@
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -180,6 +181,76 @@ TEST_CASE("Checkpoints: hold files of the user's, and what a run began with is f
   CHECK(result.metrics().at("resumed").as<bool>());
 }
 
+TEST_CASE("Checkpoints: hold directories of the user's as they are at each save, for whoever goes on") {
+  const Scratch scratch;
+  const auto source = scratch.path() / "source";
+  std::filesystem::create_directories(source / "deep" / "er");
+  std::filesystem::create_directory(scratch.path() / "empty");
+  std::ofstream{source / "deep" / "er" / "file"} << "a b c";
+  const auto files_of = [](const std::filesystem::path& checkpoint) {
+    std::vector<std::string> names;
+    for (const auto& file : ry::Checkpoint::open(checkpoint).files()) {
+      names.push_back(file.lexically_relative(checkpoint / "files").string() + ": " + read_text(file));
+    }
+    return names;
+  };
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
+      scratch, 2,
+      [&](auto& worker) {
+        Weights weights;
+        ry::TrainState state{worker, {{"weights", weights}}};
+        state.add_directory(worker.rank() == 0 ? "all" : "none",
+                            worker.rank() == 0 ? source : scratch.path() / "empty");
+        for (const int epoch : state.epochs(2)) {
+          worker.samples(1);
+          if (worker.rank() == 0) std::ofstream{source / ("of epoch " + std::to_string(epoch))} << epoch;
+          worker.report({{"epoch", epoch}}, state);
+        }
+      },
+      {.checkpoint = {.keep = 2}});
+  INFO(result.error());
+  REQUIRE(result);
+  REQUIRE(result.best_checkpoints().size() == 2);
+  const std::vector<std::string> last{"all/deep/er/file: a b c", "all/of epoch 0: 0", "all/of epoch 1: 1"};
+  CHECK(files_of(result.checkpoint()->path()) == last);
+  std::size_t num_first = 0;
+  for (const auto& one : result.best_checkpoints()) num_first += files_of(one.path()).size() == 2 ? 1 : 0;
+  CHECK(num_first == 1);
+}
+
+TEST_CASE(
+    "Checkpoints: one fails, and training goes on, when a file of the user's goes between the look and the copy") {
+  struct Meddler {
+    std::filesystem::path file{};
+    [[nodiscard]] ry::State state() const {
+      ry::State state;
+      const auto meddle = [this](std::int64_t, std::int64_t, std::byte*) { std::filesystem::remove(file); };
+      state.tensors.push_back({.name = "one", .dtype = ry::Dtype::f64, .shape = {1}, .read = meddle});
+      return state;
+    }
+    void load_state(const ry::State&) {}
+  };
+  const Scratch scratch;
+  const auto source = scratch.path() / "source";
+  std::filesystem::create_directory(source);
+  for (const char* name : {"a", "b"}) std::ofstream{source / name} << name;
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(scratch, 1, [&](auto& worker) {
+    Meddler meddler{.file = source / "b"};
+    ry::TrainState state{worker, {{"meddler", meddler}}};
+    state.add_directory("d", source);
+    for (int at = 0; at < 2; ++at) worker.report({{"at", at}}, state);
+  });
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.failed_checkpoints() == 1);
+  REQUIRE(result.checkpoint());
+  CHECK(result.checkpoint()->files().size() == 1);
+  CHECK(std::any_of(result.warnings().begin(), result.warnings().end(), [&](const std::string& warning) {
+    return warning.find("could not be written") != std::string::npos &&
+           warning.find((source / "b").string()) != std::string::npos;
+  }));
+}
+
 TEST_CASE("TrainState: refuses a name that is taken, or can name no file, at once") {
   const Scratch scratch;
   const auto error_with = [&scratch](const std::string& second, const std::string& file) {
@@ -196,8 +267,8 @@ TEST_CASE("TrainState: refuses a name that is taken, or can name no file, at onc
   CHECK_THAT(error_with("weights", "c"),
              ContainsSubstring("\"weights\" cannot be in a checkpoint: there are two parts"));
   CHECK_THAT(error_with("a/b", "c"), ContainsSubstring("it contains '/'"));
-  CHECK_THAT(error_with("others", "a/b"),
-             ContainsSubstring("add_file(\"a/b\")") && ContainsSubstring("there is a file of this name already"));
+  CHECK_THAT(error_with("others", "a/b"), ContainsSubstring("add_file on rank") && ContainsSubstring("\"a/b\"") &&
+                                              ContainsSubstring("there is a file of this name already"));
   CHECK_THAT(error_with("others", "../c"), ContainsSubstring("it does not name a file of its own"));
 }
 

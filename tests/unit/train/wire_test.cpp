@@ -36,6 +36,18 @@ TEST_CASE("Wire: a warning arrives as it was sent") {
   CHECK(std::get<ry::detail::WarningMessage>(message).text == "rank 1 is alone");
 }
 
+TEST_CASE("Wire: what a rank says of its part of a checkpoint arrives, also that there is none, and why") {
+  using Saved = ry::detail::SavedMessage;
+  const auto sent = [](const Saved& save) { return std::get<Saved>(decode_message(ry::detail::encode_saved(save))); };
+  const Saved whole = sent({.slot = 1, .step = 3, .files = {{.name = "a", .offset = 64, .size = 8}}});
+  CHECK((whole.slot == 1 && whole.step == 3 && whole.failure.empty() && whole.files.at(0).offset == 64));
+  const Saved lacking = sent({.slot = Saved::no_slot, .failure = "no memory"});
+  CHECK((lacking.slot == Saved::no_slot && lacking.failure == "no memory"));
+  CHECK(sent({.slot = Saved::no_slot, .is_memory = true}).is_memory);
+  CHECK_THROWS_WITH(sent({.slot = Saved::no_slot}), Catch::ContainsSubstring("it names no snapshot"));
+  CHECK_THROWS_WITH(sent({.slot = 99, .failure = "no memory"}), Catch::ContainsSubstring("it names no snapshot"));
+}
+
 TEST_CASE("Wire: every message cut short or altered is refused or read, never read past its end") {
   const auto whole = ry::detail::encode_report({{"loss", 0.25}, {"name", "abc"}, {"n", 3}, {"b", false}});
   for (std::size_t size = 0; size < whole.size(); ++size) {

@@ -86,15 +86,15 @@ inline void sync_directory(Files& files, const std::filesystem::path& path) {
 /// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
 /// the same.
 inline int remove_all(Files& files, const std::filesystem::path& path) {
-  if (files.unlink(path) == 0) return 0;
+  if (uninterrupted([&] { return files.unlink(path); }) == 0) return 0;
   if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
   std::vector<std::string> names;
-  int first = files.list(path, names) == 0 ? 0 : errno;
+  int first = uninterrupted([&] { return files.list(path, names); }) == 0 ? 0 : errno;
   for (const std::string& name : names) {
     const int error = remove_all(files, path / name);
     if (first == 0) first = error;
   }
-  if (files.remove_directory(path) != 0 && first == 0) first = errno;
+  if (uninterrupted([&] { return files.remove_directory(path); }) != 0 && first == 0) first = errno;
   return first;
 }
 

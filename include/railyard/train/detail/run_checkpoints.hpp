@@ -336,6 +336,9 @@ class RunCheckpoints {
     saved_ = std::max(saved_, place_of(saves.front()));
     Manifest manifest = manifest_of(saves, std::move(metrics), attempt);
     try {
+      for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+        if (saves[rank].slot == SavedMessage::no_slot) throw Error{compose("rank {}: {}", rank, saves[rank].failure)};
+      }
       writer_.submit(job_of(saves, manifest));
       submitted_ = saves;
     } catch (const std::exception& error) {

@@ -48,7 +48,7 @@ struct SavedFile {
 /// A snapshot holds the rank's part of a checkpoint.
 struct SavedMessage {
   static constexpr std::int32_t no_slot = -1;
-  std::int32_t slot = 0;  ///< no_slot: it is a copy that the rank has found no memory for
+  std::int32_t slot = 0;  ///< no_slot: the rank has no part of it, most likely for want of memory
   std::int32_t attempt = 0;
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
@@ -56,6 +56,7 @@ struct SavedMessage {
   std::int64_t report = -1;   ///< the number of the last report before it; -1 if there was none
   bool is_report = false;     ///< it belongs to that report, and has its metrics
   bool is_memory = false;     ///< it is not to be written, but to go on from
+  std::string failure{};      ///< of one to be written: why there is no slot
   NamedValues environment{};  ///< of rank 0: see Manifest
   std::vector<SavedFile> files{};
 };
@@ -133,6 +134,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   writer.put(save.report);
   writer.put(static_cast<std::uint8_t>(save.is_report));
   writer.put(static_cast<std::uint8_t>(save.is_memory));
+  writer.put_text(save.failure);
   put_metrics(writer, save.environment);
   writer.put(static_cast<std::uint32_t>(save.files.size()));
   for (const SavedFile& file : save.files) {
@@ -178,7 +180,8 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   save.report = reader.take<std::int64_t>();
   save.is_report = reader.take<std::uint8_t>() != 0;
   save.is_memory = reader.take<std::uint8_t>() != 0;
-  const bool is_none = save.is_memory && save.slot == SavedMessage::no_slot;
+  save.failure = reader.take_text();
+  const bool is_none = save.slot == SavedMessage::no_slot && (save.is_memory || !save.failure.empty());
   if (!is_none && (save.slot < 0 || save.slot >= num_snapshot_slots)) {
     throw DataError{"a worker's message is damaged: it names no snapshot"};
   }
