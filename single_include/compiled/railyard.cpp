@@ -1243,10 +1243,12 @@ auto ProgressLine::on_report(std::int64_t index, Metrics metrics) -> void {
 
 auto ProgressLine::update(const ProgressState& state) -> void {
     note(state);
-    const double age = state.seconds - shown_at_;
+    const double age = state.seconds - shown_.seconds;
     if (kind_ == Kind::terminal && age >= redraw_after) draw(state);
-    if (kind_ != Kind::plain || !is_news_) return;
-    if (!was_shown_ || age >= plain_after) print_plain(state);
+    if (kind_ != Kind::plain) return;
+    const bool is_first_report = is_news_ && !was_report_shown_;
+    const bool is_due = age >= plain_after && (report_ < 0 || has_moved(state));
+    if (is_first_report || is_due) print_plain(state);
   }
 
 auto ProgressLine::finish(const ProgressState& state) -> void {
@@ -1256,7 +1258,7 @@ auto ProgressLine::finish(const ProgressState& state) -> void {
       console_.write(console_.error(), "\n");
       is_drawn_ = false;
     }
-    if (kind_ == Kind::plain && is_news_) print_plain(state);
+    if (kind_ == Kind::plain && (is_news_ || (was_shown_ && has_moved(state)))) print_plain(state);
   }
 
 auto ProgressLine::print(bool is_error, std::string_view line) -> void {
@@ -1282,6 +1284,8 @@ auto ProgressLine::text(const ProgressState& state) const -> std::string {
       std::string part = detail::compose("epoch {}", state.epoch);
       if (state.epoch_size > 0) part += detail::compose(" {}%", percent(state));
       add(part);
+    } else if (state.steps > 0) {
+      add(detail::compose("step {}", state.steps));
     } else if (report_ >= 0) {
       add(detail::compose("report {}", report_));
     }
@@ -1348,9 +1352,7 @@ auto ProgressLine::samples_per_second() const -> double {
 
 auto ProgressLine::draw(const ProgressState& state) -> void {
     line_ = text(state);
-    shown_at_ = state.seconds;
-    was_shown_ = true;
-    is_news_ = false;
+    note_shown(state);
     redraw();
   }
 
@@ -1366,9 +1368,19 @@ auto ProgressLine::erase() -> void {
 
 auto ProgressLine::print_plain(const ProgressState& state) -> void {
     console_.write(console_.error(), fitted(text(state), 1000) + "\n");
-    shown_at_ = state.seconds;
+    note_shown(state);
+  }
+
+auto ProgressLine::note_shown(const ProgressState& state) -> void {
+    shown_ = state;
     was_shown_ = true;
+    was_report_shown_ = report_ >= 0;
     is_news_ = false;
+  }
+
+auto ProgressLine::has_moved(const ProgressState& state) const noexcept -> bool {
+    return is_news_ || state.samples != shown_.samples || state.steps != shown_.steps || state.epoch != shown_.epoch ||
+           state.epoch_done != shown_.epoch_done;
   }
 
 }
@@ -2530,15 +2542,15 @@ void sync_directory(Files& files, const std::filesystem::path& path) {
 }
 
 int remove_all(Files& files, const std::filesystem::path& path) {
-  if (files.unlink(path) == 0) return 0;
+  if (uninterrupted([&] { return files.unlink(path); }) == 0) return 0;
   if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
   std::vector<std::string> names;
-  int first = files.list(path, names) == 0 ? 0 : errno;
+  int first = uninterrupted([&] { return files.list(path, names); }) == 0 ? 0 : errno;
   for (const std::string& name : names) {
     const int error = remove_all(files, path / name);
     if (first == 0) first = error;
   }
-  if (files.remove_directory(path) != 0 && first == 0) first = errno;
+  if (uninterrupted([&] { return files.remove_directory(path); }) != 0 && first == 0) first = errno;
   return first;
 }
 
@@ -13458,6 +13470,7 @@ std::vector<std::byte> encode_saved(const SavedMessage& save) {
   writer.put(save.report);
   writer.put(static_cast<std::uint8_t>(save.is_report));
   writer.put(static_cast<std::uint8_t>(save.is_memory));
+  writer.put_text(save.failure);
   put_metrics(writer, save.environment);
   writer.put(static_cast<std::uint32_t>(save.files.size()));
   for (const SavedFile& file : save.files) {
@@ -13503,7 +13516,8 @@ SavedMessage decode_saved(WireReader& reader) {
   save.report = reader.take<std::int64_t>();
   save.is_report = reader.take<std::uint8_t>() != 0;
   save.is_memory = reader.take<std::uint8_t>() != 0;
-  const bool is_none = save.is_memory && save.slot == SavedMessage::no_slot;
+  save.failure = reader.take_text();
+  const bool is_none = save.slot == SavedMessage::no_slot && (save.is_memory || !save.failure.empty());
   if (!is_none && (save.slot < 0 || save.slot >= num_snapshot_slots)) {
     throw DataError{"a worker's message is damaged: it names no snapshot"};
   }
@@ -14156,6 +14170,142 @@ std::string lack_of_room(const CopyMemory& memory, int num_local_workers, bool h
       needed >> 20U, left >> 20U, has_restarts ? "" : ", half of which they may have where no failure is survived");
 }
 
+auto UserFiles::empty() const noexcept -> bool { return sources_.empty(); }
+
+auto UserFiles::add_file(std::string name, std::filesystem::path source) -> void {
+    check_name(name);
+    if (is_directory(source)) {
+      refuse(name, compose("{} is a directory: add it with add_directory()", source.string()));
+    }
+    sources_.push_back({std::move(name), std::move(source), false});
+  }
+
+auto UserFiles::add_directory(std::string name, std::filesystem::path source) -> void {
+    check_name(name);
+    Source added{std::move(name), std::move(source), true};
+    std::error_code code;
+    const bool is_there = std::filesystem::exists(added.path, code);
+    if (is_there && !is_directory(added.path)) {
+      refuse(added.name, compose("{} is no directory: add it with add_file()", added.path.string()));
+    }
+    if (is_there) {
+      std::vector<FileImage> images;
+      add_images(added, images);
+    }
+    sources_.push_back(std::move(added));
+  }
+
+auto UserFiles::add_images(std::vector<FileImage>& images) const -> void {
+    for (const Source& source : sources_) add_images(source, images);
+  }
+
+auto UserFiles::refuse(std::string_view name, std::string_view why) -> void {
+    throw ConfigError{compose("\"{}\" cannot be added to checkpoints: {}", printable(name), why)};
+  }
+
+auto UserFiles::is_directory(const std::filesystem::path& path) -> bool {
+    std::error_code code;
+    return std::filesystem::is_directory(path, code);
+  }
+
+auto UserFiles::check_name(const std::string& name) const -> void {
+    if (const auto fault = fault_of_path(std::string{user_folder} + name); !fault.empty()) {
+      refuse(name, compose("{}: give another name", fault));
+    }
+    for (const Source& other : sources_) {
+      if (other.name == name) refuse(name, "there is a file of this name already: give another name");
+      if ((name + "/").starts_with(other.name + "/") || (other.name + "/").starts_with(name + "/")) {
+        refuse(name, compose("of this and \"{}\" one would lie in the other: give another name", other.name));
+      }
+    }
+  }
+
+auto UserFiles::add_images(const Source& source, std::vector<FileImage>& images) -> void {
+    std::error_code code;
+    if (!source.is_directory) {
+      const auto size = std::filesystem::file_size(source.path, code);
+      if (code) fail_to_read(source.path, code.message());
+      images.push_back(image_of(source.name, source.path, size, 0));
+      return;
+    }
+    std::size_t name_bytes = 0;
+    for (const std::string& name : names_in(source)) {
+      const std::filesystem::path path = source.path / name;
+      const auto size = std::filesystem::file_size(path, code);
+      if (code == std::errc::no_such_file_or_directory) continue;  // removed since
+      if (code) fail_to_read(path, code.message());
+      images.push_back(image_of(compose("{}/{}", source.name, name), path, size, O_NOFOLLOW));
+      name_bytes += images.back().name.size() + sizeof(std::uint64_t) * 3;
+    }
+    if (name_bytes <= most_name_bytes) return;
+    refuse(source.name, compose("{} has too many files: pack them into one, and add that", source.path.string()));
+  }
+
+auto UserFiles::names_in(const Source& source) -> std::vector<std::string> {
+    namespace fs = std::filesystem;
+    std::vector<std::string> names;
+    std::vector<fs::path> folders{fs::path{}};
+    while (!folders.empty()) {
+      const fs::path folder = std::move(folders.back());
+      folders.pop_back();
+      std::error_code code;
+      const fs::path path = folder.empty() ? source.path : source.path / folder;
+      fs::directory_iterator entry{path, code};
+      if (code == std::errc::no_such_file_or_directory && !folder.empty()) continue;  // removed since
+      for (; !code && entry != fs::directory_iterator{}; entry.increment(code)) {
+        const fs::path name = folder / entry->path().filename();
+        std::error_code ignored;  // what is removed meanwhile is of no kind
+        const fs::file_status status = entry->symlink_status(ignored);
+        if (status.type() == fs::file_type::not_found) continue;
+        check_entry(source, name.string(), status);
+        if (status.type() == fs::file_type::directory) {
+          folders.push_back(name);
+        } else {
+          names.push_back(name.string());
+        }
+      }
+      if (code) fail_to_read(path, code.message());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+auto UserFiles::check_entry(const Source& source, const std::string& name, const std::filesystem::file_status& status) -> void {
+    const std::string path = printable((source.path / name).string());
+    if (status.type() == std::filesystem::file_type::symlink) {
+      refuse(source.name,
+             compose("{} is a link, which may lead out of the directory: put what it leads to there", path));
+    }
+    if (status.type() != std::filesystem::file_type::regular &&
+        status.type() != std::filesystem::file_type::directory) {
+      refuse(source.name, compose("{} is neither a plain file nor a directory: keep it elsewhere", path));
+    }
+    const auto fault = fault_of_path(compose("{}{}/{}", user_folder, source.name, name));
+    if (!fault.empty()) refuse(source.name, compose("{}: of its name, {}: give it another one", path, fault));
+  }
+
+auto UserFiles::fail_to_read(const std::filesystem::path& path, std::string_view why) -> void {
+    throw ConfigError{compose("{}, which is to be in checkpoints, cannot be read: {}", path.string(), why)};
+  }
+
+auto UserFiles::image_of(std::string_view name, const std::filesystem::path& path, std::size_t size,
+                                          int flags) -> FileImage {
+    return {.name = compose("{}{}", user_folder, name), .size = size, .fill = [path, size, flags](std::byte* to) {
+              const auto fail = [&path](std::string_view why) {
+                throw DataError{
+                    compose("{}, which is to be in the checkpoint, has changed meanwhile: {}", path.string(), why)};
+              };
+              // Without O_NONBLOCK the opening of a pipe would wait for its writer.
+              const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags)};
+              if (!file.is_open()) fail(explain_errno(errno));
+              struct stat status {};
+              if (::fstat(file.get(), &status) != 0) fail(explain_errno(errno));
+              if (!S_ISREG(status.st_mode)) fail("it is no plain file any more");
+              if (read_at(file.get(), 0, to, size) == size) return;
+              fail(errno != 0 ? explain_errno(errno) : "it has become shorter");
+            }};
+  }
+
 }
 }
 
@@ -14214,17 +14364,11 @@ TrainState::~TrainState() {
 auto TrainState::epochs(int count) noexcept -> Epochs { return {*this, count}; }
 
 auto TrainState::add_file(std::string name, std::filesystem::path source) -> void {
-    const auto refuse = [&](std::string_view why) {
-      throw ConfigError{detail::compose("add_file(\"{}\") on rank {}/{}: {}: give another name",
-                                        detail::printable(name), worker_->rank(), worker_->world_size(), why)};
-    };
-    if (const auto fault = detail::fault_of_path(std::string{detail::user_folder} + name); !fault.empty()) {
-      refuse(fault);
-    }
-    if (std::any_of(files_.begin(), files_.end(), [&name](const auto& file) { return file.first == name; })) {
-      refuse("there is a file of this name already");
-    }
-    files_.emplace_back(std::move(name), std::move(source));
+    adding("add_file", [&] { files_.add_file(std::move(name), std::move(source)); });
+  }
+
+auto TrainState::add_directory(std::string name, std::filesystem::path source) -> void {
+    adding("add_directory", [&] { files_.add_directory(std::move(name), std::move(source)); });
   }
 
 auto TrainState::check_name(const std::string& name, std::set<std::string_view>& former) -> void {
@@ -14396,7 +14540,8 @@ auto TrainState::copy_if_due() -> void {
 auto TrainState::save(bool is_report) -> void {
     const Handed handed = hand_over(SnapshotKind::checkpoint, is_report);
     pace_.note_save(handed.cost, Clock::now());
-    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
+    const bool is_saved = handed.slot != detail::SavedMessage::no_slot;
+    if (is_saved && worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
   }
 
 auto TrainState::hand_over(SnapshotKind kind, bool is_report, bool may_lack_room) -> Handed {
@@ -14408,7 +14553,7 @@ auto TrainState::hand_over(SnapshotKind kind, bool is_report, bool may_lack_room
     const bool is_first = worker_->rank() == 0 || !worker_->link().sees_snapshots_of(worker_->rank() - 1);
     std::vector<FileImage> images =
         file_images(states, worker_->rank(), worker_->rank() == 0 || (may_lack_room && is_first));
-    for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
+    files_.add_images(images);
     detail::SavedMessage save{.attempt = worker_->attempt(),
                               .step = worker_->steps(),
                               .samples = worker_->page().samples.load(std::memory_order_relaxed),
@@ -14432,8 +14577,8 @@ auto TrainState::hand_over(SnapshotKind kind, bool is_report, bool may_lack_room
     } catch (const CollectiveError&) {
       throw;
     } catch (const Error& error) {
-      if (!may_lack_room) throw;
-      go_without_copy(std::move(save), error.what());
+      if (save.is_memory && !may_lack_room) throw;
+      go_without(std::move(save), error.what());
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
     save.slot = snapshot.slot;
@@ -14442,6 +14587,11 @@ auto TrainState::hand_over(SnapshotKind kind, bool is_report, bool may_lack_room
       const std::vector<std::byte> message = detail::encode_saved(save);
       detail::write_head(snapshot.bytes, message);
       worker_->link().post(message);
+    } catch (const DataError& error) {
+      worker_->link().drop_snapshot(snapshot.slot);
+      if (save.is_memory) throw;
+      go_without(std::move(save), error.what());  // a file of the user's has changed meanwhile
+      return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     } catch (...) {
       worker_->link().drop_snapshot(snapshot.slot);
       throw;
@@ -14516,27 +14666,17 @@ auto TrainState::warn_of_room(std::string_view why) -> void {
         why));
   }
 
-auto TrainState::go_without_copy(detail::SavedMessage save, std::string_view why) -> void {
-    warn_of_room(why);
+auto TrainState::go_without(detail::SavedMessage save, std::string_view why) -> void {
+    if (save.is_memory) {
+      warn_of_room(why);
+    } else {
+      save.failure = why;
+    }
     save.slot = detail::SavedMessage::no_slot;
     save.files.clear();
     worker_->link().post(detail::encode_saved(save));
-    if (worker_->rank() == 0) pace_.end_copies();  // what the others' copies cost is not known here
-  }
-
-auto TrainState::image_of(const std::string& name, const std::filesystem::path& source) -> FileImage {
-    std::error_code code;
-    const auto size = std::filesystem::file_size(source, code);
-    if (code) {
-      throw ConfigError{
-          detail::compose("the file {} for checkpoints cannot be read: {}", source.string(), code.message())};
-    }
-    return {.name = "files/" + name, .size = size, .fill = [source, size](std::byte* to) {
-              std::ifstream file{source, std::ios::binary};
-              if (file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(size))) return;
-              throw DataError{
-                  detail::compose("the file {} for checkpoints has become shorter while it was read", source.string())};
-            }};
+    // What the others' copies cost is not known here.
+    if (save.is_memory && worker_->rank() == 0) pace_.end_copies();
   }
 
 void Worker::report(const Metrics& metrics, TrainState& state) { state.report(metrics); }
@@ -17015,6 +17155,9 @@ auto RunCheckpoints::submit(const std::vector<SavedMessage>& saves, Metrics metr
     saved_ = std::max(saved_, place_of(saves.front()));
     Manifest manifest = manifest_of(saves, std::move(metrics), attempt);
     try {
+      for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+        if (saves[rank].slot == SavedMessage::no_slot) throw Error{compose("rank {}: {}", rank, saves[rank].failure)};
+      }
       writer_.submit(job_of(saves, manifest));
       submitted_ = saves;
     } catch (const std::exception& error) {
@@ -17284,6 +17427,7 @@ ProgressState progress_of(const WorkerGroup& group, int num_workers, int num_ali
     state.samples += group.page(rank).samples.load(std::memory_order_relaxed);
   }
   const WorkerPage& page = group.page(0);
+  state.steps = page.steps.load(std::memory_order_relaxed);
   state.epoch = page.epoch.load(std::memory_order_relaxed);
   state.epoch_size = page.epoch_size.load(std::memory_order_relaxed);
   state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
@@ -17972,6 +18116,35 @@ Result supervise(const RunConfig& config, ElasticSize size, RunInfo info,
   return Supervision{config,           std::move(size),   std::move(info),      called_at,
                      std::move(lease), std::move(before), std::move(leadership)}
       .run(start, renew);
+}
+
+std::string_view first_set_field(const LaunchConfig& launch) {
+  const LaunchConfig unset;
+  if (launch.process != unset.process) return "process";
+  if (launch.num_processes != unset.num_processes) return "num_processes";
+  if (launch.leader != unset.leader) return "leader";
+  if (launch.job != unset.job) return "job";
+  if (launch.network != unset.network) return "network";
+  if (launch.rendezvous != unset.rendezvous) return "rendezvous";
+  if (launch.secret_file != unset.secret_file) return "secret_file";
+  if (launch.tls != unset.tls) return "tls";
+  return {};
+}
+
+void refuse_unread_settings(const ScalingConfig& scaling, std::string_view scaling_name, bool joins) {
+  if (const std::string_view field = first_set_field(scaling.launch); !joins && !field.empty()) {
+    throw ConfigError{
+        compose("ScalingConfig::launch.{} is set, but {} makes all its workers itself, and has no other process to "
+                "find: leave it out, or train with Launched",
+                field, scaling_name)};
+  }
+  if (scaling.num_workers.is_elastic()) return;
+  const bool has_interval = scaling.capacity_interval != ScalingConfig{}.capacity_interval;
+  if (!scaling.capacity && !has_interval) return;
+  throw ConfigError{compose(
+      "ScalingConfig::{} is set, but ScalingConfig::num_workers is {}, whatever there is room for: leave it "
+      "out, or give the least and the most, such as .num_workers = {{1, {}}}",
+      scaling.capacity ? "capacity" : "capacity_interval", scaling.num_workers.max(), scaling.num_workers.max() + 1)};
 }
 
 NvmlError::NvmlError(const char* text, int code) : Error(compose("NVML says \"{}\" (error {})", text, code)), code_(code) {}
@@ -22047,6 +22220,12 @@ auto JpegDecoder::decode(std::uint64_t max_pixels) -> Image {
       fail();
     }
     check_image_size(state_.image_width, state_.image_height, max_pixels);
+    // A block takes a bit at least, and stands for 32 x 32 pixels at most; arithmetic codes have no such limit.
+    constexpr std::size_t most_per_byte = 8 * 32 * 32;
+    const std::size_t num_pixels = std::size_t{state_.image_width} * state_.image_height;
+    if (state_.arith_code == 0 && num_pixels / most_per_byte > bytes_.size()) {
+      throw DataError{"damaged JPEG: it was cut off"};
+    }
     const bool is_cmyk = state_.jpeg_color_space == JCS_CMYK || state_.jpeg_color_space == JCS_YCCK;
     const bool is_grey = state_.jpeg_color_space == JCS_GRAYSCALE;
     state_.out_color_space = is_cmyk ? JCS_CMYK : is_grey ? JCS_GRAYSCALE : JCS_RGB;
@@ -23634,6 +23813,8 @@ auto Agent::carry_out(const Frame& frame, std::optional<std::string>& told) -> v
       case Order::note:
         noted_ = frame.text();
         return;
+      case Order::refuse:
+        return be_refused(WireReader{frame.payload});
       case Order::give_up:
         if (request_ && request_->number() == WireReader{frame.payload}.take<std::uint64_t>()) end_request();
         return;
@@ -23665,6 +23846,13 @@ auto Agent::command(Order order, const Frame& frame) -> void {
         throw ConnectionError{ConnectionError::Cause::failed, compose("{} orders what is not known here (number {})",
                                                                       leader_->peer(), static_cast<int>(frame.type))};
     }
+  }
+
+auto Agent::be_refused(WireReader reader) -> void {
+    const bool is_setting = reader.take<std::uint8_t>() != 0;
+    const std::string why = reader.take_text();
+    if (is_setting) throw ConfigError{why};
+    throw Error{why};
   }
 
 auto Agent::start(const StartOrder& order) -> void {
@@ -24243,6 +24431,8 @@ auto Bulletin::end_read_when(std::function<bool()> is_over) -> void { is_over_ =
 
 auto Bulletin::make_secret() const -> std::string { return random_secret(); }
 
+auto Bulletin::host_to_listen_on() const -> std::string { return {}; }
+
 auto Bulletin::is_read_over() const -> bool { return is_over_ && is_over_(); }
 
 void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline) {
@@ -24703,8 +24893,10 @@ std::optional<Launch> find_options(const Environment& environment, const LaunchC
 Launch find_alone(const Environment& environment) {
   Launch launch;
   launch.launcher = "nobody";
+  launch.is_in_job = false;
   launch.why = "one process: no variable of Slurm, MPI, torchrun or Kubernetes says that there are others";
   if (const auto job = environment("SLURM_JOB_ID")) {
+    launch.is_in_job = true;
     launch.why = compose(
         "one process: SLURM_JOB_ID is {}, but this is no step of that job: start the program by srun "
         "to have one on each node",
@@ -25352,6 +25544,8 @@ FixedBulletin::FixedBulletin(std::string host, int port) : host_(std::move(host)
 
 auto FixedBulletin::read(const Deadline&, const Posting*) -> Posting { return {.host = host_, .port = port_}; }
 
+auto FixedBulletin::host_to_listen_on() const -> std::string { return host_; }
+
 auto FixedBulletin::where() const -> std::string { return compose("the fixed address {}:{}", host_, port_); }
 
 TorchBulletin::TorchBulletin(const Launch& launch, WaitTeller teller) : host_(launch.leader_host),
@@ -25467,6 +25661,24 @@ std::string host_identity() {
   }
   return identity;
 }
+
+auto Newcomer::encode() const -> std::string {
+    WireWriter writer;
+    writer.put(num_workers);
+    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
+    writer.put(devices.count);
+    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
+    return writer.text();
+  }
+
+auto Newcomer::decode(std::string_view text) -> Newcomer {
+    WireReader reader{text};
+    Newcomer one{.num_workers = reader.take<std::int32_t>()};
+    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
+    one.devices.count = reader.take<std::int32_t>();
+    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
+    return one;
+  }
 
 auto LaunchedMembers::add(int num_workers, std::string host, JoinDevices shown) -> void {
     workers.push_back(num_workers);
@@ -26999,8 +27211,7 @@ std::optional<SocketAddress> address_towards(const std::string& host) {
   return {};
 }
 
-bool is_loopback(const SocketAddress& address) noexcept {
-  const std::string host = address.host();
+bool is_loopback(std::string_view host) noexcept {
   return host == "::1" || host.starts_with("127.");
 }
 
@@ -27018,11 +27229,42 @@ std::string address_in(const std::string& network, const std::vector<InterfaceAd
       network, host_name(), list_addresses(all))};
 }
 
+void refuse_loopback(const std::string& network, const std::string& address,
+                                         const std::vector<InterfaceAddress>& all) {
+  throw ConfigError{compose(
+      R"(ScalingConfig::launch.network is "{}", which is {} on {}: no other host reaches that; write another one of )"
+      R"(its interfaces or networks (it has: {}), or if all processes are on this host, say so: set LOCAL_WORLD_SIZE )"
+      R"(to as many as WORLD_SIZE, or ScalingConfig::launch.leader to an address such as "127.0.0.1:29500")",
+      network, address, host_name(), list_addresses(all))};
+}
+
+void check_is_sought_at(const std::string& sought, const std::string& address) {
+  if (sought.empty()) return;
+  constexpr int discard_port = 9;
+  int status = 0;
+  const auto all = interface_addresses();
+  std::string other;
+  const AddressList found = resolve(sought, discard_port, status);
+  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
+    SocketAddress one{.size = entry->ai_addrlen};
+    std::memcpy(&one.storage, entry->ai_addr, entry->ai_addrlen);
+    const std::string host = one.host();
+    if (host == address) return;
+    const auto is_that = [&](const InterfaceAddress& own) { return !own.is_loopback && own.address.host() == host; };
+    if (std::any_of(all.begin(), all.end(), is_that)) other = host;
+  }
+  if (other.empty()) return;
+  throw ConfigError{compose(
+      "by ScalingConfig::launch.network process 0 listens at {} alone, and the others look for it at {} ({}): let "
+      "MASTER_ADDR, or ScalingConfig::launch.leader, name the first, or leave network empty",
+      address, sought, other)};
+}
+
 std::string only_address(const std::vector<InterfaceAddress>& all) {
   // Reserved for documentation, so nobody has them: what is asked for is the interface of the default route.
   for (const char* const nowhere : {"192.0.2.1", "2001:db8::1"}) {
     const auto address = address_towards(nowhere);
-    if (address && !is_loopback(*address)) return address->host();
+    if (address && !is_loopback(address->host())) return address->host();
   }
   std::vector<InterfaceAddress> outward;
   for (const auto& one : all) {
@@ -27041,35 +27283,21 @@ std::string only_address(const std::vector<InterfaceAddress>& all) {
 std::string own_address_towards(const std::string& leader_host, const std::string& network,
                                                      bool hosts_differ) {
   const auto all = interface_addresses();
-  if (!network.empty()) return address_in(network, all);
+  if (!network.empty()) {
+    const std::string address = address_in(network, all);
+    if (hosts_differ && is_loopback(address)) refuse_loopback(network, address, all);
+    return address;
+  }
   if (!hosts_differ) {
     for (const auto& one : all) {
       if (one.is_loopback) return one.address.host();
     }
   }
   const auto towards = leader_host.empty() ? std::nullopt : address_towards(leader_host);
-  if (towards && !is_loopback(*towards)) return towards->host();
+  if (towards && !is_loopback(towards->host())) return towards->host();
   // A host often knows its own name as an address of the loopback (Debian writes 127.0.1.1 into /etc/hosts).
   return only_address(all);
 }
-
-auto Newcomer::encode() const -> std::string {
-    WireWriter writer;
-    writer.put(num_workers);
-    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
-    writer.put(devices.count);
-    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
-    return writer.text();
-  }
-
-auto Newcomer::decode(std::string_view text) -> Newcomer {
-    WireReader reader{text};
-    Newcomer one{.num_workers = reader.take<std::int32_t>()};
-    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
-    one.devices.count = reader.take<std::int32_t>();
-    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
-    return one;
-  }
 
 }
 }
@@ -27094,9 +27322,11 @@ auto Launched::join(const JoinPlan& plan) -> void {
     has_part_.assign(index(launch_.num_processes), true);
     is_gone_.assign(index(launch_.num_processes), false);
     if (launch_.num_processes == 1) {
+      if (launch_.is_in_job) say(launch_.why);
       members_ = {.workers = {own.num_workers}, .hosts = {own.host}, .devices = {own.devices}};
       return;
     }
+    if (!plan.launch.network.empty()) address_ = address_towards({});  // what cannot be is refused at once everywhere
     if (comes_back()) return;
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
@@ -27104,10 +27334,10 @@ auto Launched::join(const JoinPlan& plan) -> void {
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
-      gather(*bulletin, std::move(teller), deadline);
+      gather(*bulletin, teller, deadline);
       if (plan.is_elastic && leads()) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
-      find_leader(*bulletin, deadline);
+      find_leader(*bulletin, teller, deadline);
     }
   }
 
@@ -27264,6 +27494,10 @@ auto Launched::own_workers() const -> int {
 
 auto Launched::is_one_host() const -> bool { return detail::is_one_host(launch_); }
 
+auto Launched::address_towards(const std::string& leader_host) const -> std::string {
+    return detail::own_address_towards(leader_host, plan_.launch.network, !is_one_host());
+  }
+
 auto Launched::limits() const -> detail::ConnectionLimits { return {.has_tls = has_tls_}; }
 
 auto Launched::body_of(const WorkerBody& body) const -> WorkerBody {
@@ -27274,14 +27508,14 @@ auto Launched::body_of(const WorkerBody& body) const -> WorkerBody {
   }
 
 auto Launched::listen(int port, std::uint32_t generation) -> void {
-    listener_ =
-        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
-                                                                   .port = port,
-                                                                   .job = launch_.job,
-                                                                   .generation = generation,
-                                                                   .limits = limits(),
-                                                                   .on_refusal = plan_.say},
-                                           *secret_);
+    const bool is_at_one = is_one_host() || !plan_.launch.network.empty();
+    listener_ = std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_at_one ? address_ : std::string{},
+                                                                           .port = port,
+                                                                           .job = launch_.job,
+                                                                           .generation = generation,
+                                                                           .limits = limits(),
+                                                                           .on_refusal = plan_.say},
+                                                   *secret_);
     set_place(address_, listener_->port(), listener_->ticket());
   }
 
@@ -27289,12 +27523,13 @@ auto Launched::set_place(const std::string& host, int port, const std::optional<
     place_ = {.host = host, .port = port, .job = launch_.job, .limits = limits(), .ticket = ticket};
   }
 
-auto Launched::gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) -> void {
+auto Launched::gather(detail::Bulletin& bulletin, const detail::WaitTeller& teller, const Deadline& deadline) -> void {
     const std::string secret =
         detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
-    address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());
+    address_ = address_towards(launch_.leader_host);
+    if (!plan_.launch.network.empty()) detail::check_is_sought_at(bulletin.host_to_listen_on(), address_);
     const auto generation = static_cast<std::uint32_t>(launch_.restart);
     listen(bulletin.port_to_listen_on(), generation);
     bulletin.post({.host = address_,
@@ -27302,42 +27537,72 @@ auto Launched::gather(detail::Bulletin& bulletin, detail::WaitTeller teller, con
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
 
-    std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
-    teller.start();
-    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
-      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
-      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
-      if (agent) {
-        if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
-        const auto process = static_cast<std::size_t>(agent->hello.process);
-        if (process == 0 || process >= agents.size() || agents[process]) {
-          throw ConfigError{detail::compose(
-              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
-              "of its own, and the same one as its launcher says",
-              agent->hello.process, launch_.num_processes, agent->connection.peer())};
-        }
-        agents[process] = std::move(agent);
-        --num_missing;
-        continue;
-      }
-      const std::string missing = missing_text(agents);
-      if (deadline.expired()) {
-        throw Error{detail::compose(
-            "{}: {} did not come within {}: see whether they run, what they print, and whether they can reach {} port "
-            "{}, which this process has left in {}",
-            teller.subject(), missing, deadline.budget_text(), address_, listener_->port(), bulletin.where())};
-      }
-      if (comes_back()) {
-        listener_.reset();
-        return;
-      }
-      teller.look(missing, deadline);
+    Agents agents(static_cast<std::size_t>(launch_.num_processes));
+    try {
+      if (!await_all(agents, bulletin, teller, deadline)) return;
+      check_newcomers(agents);
+    } catch (const std::exception& error) {
+      refuse(agents, error);
+      throw;
     }
     if (!plan_.is_elastic) listener_->expect_no_more_agents();
     take_in(agents);
   }
 
-auto Launched::missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) -> std::string {
+auto Launched::await_all(Agents& agents, const detail::Bulletin& bulletin, detail::WaitTeller teller,
+                               const Deadline& deadline) -> bool {
+    teller.start();
+    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
+      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
+      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
+      if (agent) {
+        const int process = agent->hello.process;
+        const bool is_double = process <= 0 || process >= launch_.num_processes || agents[index(process)];
+        agents[is_double ? 0 : index(process)] = std::move(agent);
+        if (is_double) {
+          throw ConfigError{detail::compose(
+              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
+              "of its own, and the same one as its launcher says",
+              process, launch_.num_processes, agents.front()->connection.peer())};
+        }
+        --num_missing;
+        continue;
+      }
+      const std::string missing = missing_text(agents);
+      const std::string count =
+          detail::compose("{} of {} have come", launch_.num_processes - num_missing, launch_.num_processes);
+      if (deadline.expired()) {
+        check_fit(agents);
+        throw Error{detail::compose(
+            "{}: {} did not come within {} ({}): see whether they run, what they print, and whether they can reach {} "
+            "port {}, which this process has left in {}",
+            teller.subject(), missing, deadline.budget_text(), count, address_, listener_->port(), bulletin.where())};
+      }
+      if (comes_back()) {
+        listener_.reset();
+        return false;
+      }
+      teller.look(detail::compose("{}; {}", missing, count), deadline);
+    }
+    return true;
+  }
+
+auto Launched::refuse(Agents& agents, const std::exception& error) const -> void {
+    listener_->expect_no_more_agents();
+    while (auto agent = listener_->take_agent(Deadline::after(std::chrono::nanoseconds{0}))) {
+      agents.push_back(std::move(agent));
+    }
+    std::vector<detail::SecureConnection> connections;
+    for (auto& agent : agents) {
+      if (agent) connections.push_back(std::move(agent->connection));
+    }
+    detail::WireWriter writer;
+    writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
+    writer.put_text(error.what());
+    detail::AgentLines{std::move(connections), plan_.silence_limit}.post_to_all(detail::Order::refuse, writer.bytes());
+  }
+
+auto Launched::missing_text(const Agents& agents) -> std::string {
     std::vector<int> missing;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       if (!agents[process]) missing.push_back(static_cast<int>(process));
@@ -27345,16 +27610,26 @@ auto Launched::missing_text(const std::vector<std::optional<detail::AgentConnect
     return detail::compose("{} {}", missing.size() == 1 ? "process" : "processes", detail::joined_first(missing, 8));
   }
 
-auto Launched::take_in(std::vector<std::optional<detail::AgentConnection>>& agents) -> void {
+auto Launched::check_fit(const Agents& agents) -> void {
+    for (const auto& agent : agents) {
+      if (agent && !agent->misfit.empty()) throw ConfigError{agent->misfit};
+    }
+  }
+
+auto Launched::check_newcomers(const Agents& agents) const -> void {
+    check_fit(agents);
+    for (std::size_t process = 1; process < agents.size(); ++process) {
+      check_newcomer(detail::Newcomer::decode(agents[process]->hello.payload), static_cast<int>(process));
+    }
+  }
+
+auto Launched::take_in(Agents& agents) -> void {
     members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       detail::AgentConnection& agent = *agents[process];
       const auto newcomer = detail::Newcomer::decode(agent.hello.payload);
-      check_newcomer(newcomer, agent.hello.process);
-      members_.workers.push_back(newcomer.num_workers);
-      members_.hosts.push_back(newcomer.host);
-      members_.devices.push_back(newcomer.devices);
+      members_.add(newcomer.num_workers, newcomer.host, newcomer.devices);
       connections.push_back(std::move(agent.connection));
     }
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
@@ -27465,7 +27740,7 @@ auto Launched::say(const std::string& line) const -> void {
     if (plan_.say) plan_.say(line);
   }
 
-auto Launched::find_leader(detail::Bulletin& bulletin, const Deadline& deadline) -> void {
+auto Launched::find_leader(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) -> void {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
     bulletin.end_read_when([this] { return comes_back(); });
@@ -27473,11 +27748,12 @@ auto Launched::find_leader(detail::Bulletin& bulletin, const Deadline& deadline)
     while (!comes_back()) {
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
       if (posting->host.empty()) return;
-      if (try_leader(*posting, secret.value_or(posting->secret), deadline)) return;
+      if (try_leader(*posting, secret.value_or(posting->secret), teller, deadline)) return;
     }
   }
 
-auto Launched::try_leader(const detail::Posting& posting, const std::string& secret, const Deadline& deadline) -> bool {
+auto Launched::try_leader(const detail::Posting& posting, const std::string& secret, detail::WaitTeller& teller,
+                                const Deadline& deadline) -> bool {
     secret_.emplace(detail::text_bytes(secret));
     constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
     const bool is_last = deadline.remaining() <= slice;
@@ -27490,6 +27766,7 @@ auto Launched::try_leader(const detail::Posting& posting, const std::string& sec
         throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
                                     launch_.num_processes, own_.host_name, error.what())};
       }
+      teller.look(detail::compose("process {}: {}", leading_, error.what()), deadline);
       std::this_thread::sleep_for(std::chrono::milliseconds{50});
       return false;
     }
@@ -27503,7 +27780,7 @@ auto Launched::connect_to(const std::string& host, int port, std::uint32_t gener
                               .process = launch_.process,
                               .payload = own_.encode()};
     leader_.emplace(detail::SecureConnection::connect(host, port, *secret_, hello, deadline, limits()));
-    address_ = detail::own_address_towards(host, plan_.launch.network, !is_one_host());
+    address_ = address_towards(host);
     set_place(host, port, leader_->ticket());
   }
 

@@ -2820,12 +2820,13 @@ struct JoinPlan {
 /// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers
 /// of all; the others follow, and make and end theirs as they are told.
 ///
-/// Laws: join() returns in every process, or throws in every one that is alive, by the timeout. What the leader tells
-/// is heard by all others, in order. follow() returns when the leader has told the next text, and leaves no worker
-/// behind; if the leader is lost, the followers' calls throw HostLostError. room() lets in who has come back.
-/// When the leader is lost, one of the others may take its place, and see to it that it is the only one: it calls
-/// offer(), has the others call try_to_follow() with what that returns, and take_place() until that returns true, or it
-/// waits for them no longer; then it leads, with those that have come.
+/// Laws: by the timeout join() returns in every process, or throws in every one that is alive; where it has returned
+/// before the leader's throws, the first hear() throws the same. What the leader tells is heard by all others, in
+/// order. follow() returns when the leader has told the next text, and leaves no worker behind; if the leader is lost,
+/// the followers' calls throw HostLostError. room() lets in who has come back. When the leader is lost, one of the
+/// others may take its place, and see to it that it is the only one: it calls offer(), has the others call
+/// try_to_follow() with what that returns, and take_place() until that returns true, or it waits for them no longer;
+/// then it leads, with those that have come.
 template <class S>
 concept JoiningScaling = Scaling<S> &&
     requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text, const Deadline& deadline,
@@ -2852,8 +2853,10 @@ concept JoiningScaling = Scaling<S> &&
 
 namespace railyard::inline v0_1 {
 
-/// Collects values with their weights. Merging sums and weights, never means, is what makes the mean over workers
-/// exact.
+/// Collects values with their weights. Sums and weights are merged, never means, so that the mean over workers is that
+/// of all their samples: to the last bit where sums and weights are whole numbers up to 2^53, such as counts. Other
+/// sums round, so that n added values, in whatever order and by whichever worker, give the same sum but for a part of n
+/// 2^-52 of the sum of their sizes.
 class Mean {
  public:
   /// Adds the mean `value` of `weight` samples; a weight of zero leaves the value out, NaN included.
@@ -3249,13 +3252,15 @@ struct ProgressState {
   int alive = 0;
   int world_size = 0;
   std::uint64_t samples = 0;     ///< given to all ranks together, in all
+  std::uint64_t steps = 0;       ///< that have ended; 0 also where nothing tells of them
   std::int64_t epoch = -1;       ///< -1 if unknown
   std::uint64_t epoch_size = 0;  ///< 0 if unknown
   std::uint64_t epoch_done = 0;
 };
 
 /// Is the progress of a run: on a terminal one line that is redrawn at most ten times a second and fits its width;
-/// elsewhere a plain line at the first report, then at most one in ten seconds, and one at the end.
+/// elsewhere a plain line at the first report, one at the end, and one in ten seconds: until the first report in any
+/// case, and then where the run has moved.
 class ProgressLine {
  public:
   explicit ProgressLine(const detail::Console& console, bool is_quiet = false)
@@ -3279,10 +3284,12 @@ class ProgressLine {
   /// Shows the state, if it is time to.
   void update(const ProgressState& state) {
     note(state);
-    const double age = state.seconds - shown_at_;
+    const double age = state.seconds - shown_.seconds;
     if (kind_ == Kind::terminal && age >= redraw_after) draw(state);
-    if (kind_ != Kind::plain || !is_news_) return;
-    if (!was_shown_ || age >= plain_after) print_plain(state);
+    if (kind_ != Kind::plain) return;
+    const bool is_first_report = is_news_ && !was_report_shown_;
+    const bool is_due = age >= plain_after && (report_ < 0 || has_moved(state));
+    if (is_first_report || is_due) print_plain(state);
   }
 
   /// Shows the state for the last time.
@@ -3293,7 +3300,7 @@ class ProgressLine {
       console_.write(console_.error(), "\n");
       is_drawn_ = false;
     }
-    if (kind_ == Kind::plain && is_news_) print_plain(state);
+    if (kind_ == Kind::plain && (is_news_ || (was_shown_ && has_moved(state)))) print_plain(state);
   }
 
   /// Writes a line of a worker or of the library, above the progress line if there is one.
@@ -3322,6 +3329,8 @@ class ProgressLine {
       std::string part = detail::compose("epoch {}", state.epoch);
       if (state.epoch_size > 0) part += detail::compose(" {}%", percent(state));
       add(part);
+    } else if (state.steps > 0) {
+      add(detail::compose("step {}", state.steps));
     } else if (report_ >= 0) {
       add(detail::compose("report {}", report_));
     }
@@ -3395,9 +3404,7 @@ class ProgressLine {
 
   void draw(const ProgressState& state) {
     line_ = text(state);
-    shown_at_ = state.seconds;
-    was_shown_ = true;
-    is_news_ = false;
+    note_shown(state);
     redraw();
   }
   void redraw() {
@@ -3410,9 +3417,18 @@ class ProgressLine {
   }
   void print_plain(const ProgressState& state) {
     console_.write(console_.error(), fitted(text(state), 1000) + "\n");
-    shown_at_ = state.seconds;
+    note_shown(state);
+  }
+  void note_shown(const ProgressState& state) {
+    shown_ = state;
     was_shown_ = true;
+    was_report_shown_ = report_ >= 0;
     is_news_ = false;
+  }
+  // Since the last line.
+  [[nodiscard]] bool has_moved(const ProgressState& state) const noexcept {
+    return is_news_ || state.samples != shown_.samples || state.steps != shown_.steps || state.epoch != shown_.epoch ||
+           state.epoch_done != shown_.epoch_done;
   }
 
   detail::Console console_;
@@ -3421,8 +3437,9 @@ class ProgressLine {
   Metrics metrics_{};
   bool is_news_ = false;    // a report has come since the last line
   bool was_shown_ = false;  // any line at all
-  bool is_drawn_ = false;   // the line stands on the terminal now
-  double shown_at_ = 0;
+  bool was_report_shown_ = false;
+  bool is_drawn_ = false;  // the line stands on the terminal now
+  ProgressState shown_{};  // what the last line has told
   std::string line_{};
   std::uint64_t num_dropped_ = 0;  // lines that could not be printed
   std::deque<std::pair<double, std::uint64_t>> marks_{};
@@ -5142,15 +5159,15 @@ inline void sync_directory(Files& files, const std::filesystem::path& path) {
 /// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
 /// the same.
 inline int remove_all(Files& files, const std::filesystem::path& path) {
-  if (files.unlink(path) == 0) return 0;
+  if (uninterrupted([&] { return files.unlink(path); }) == 0) return 0;
   if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
   std::vector<std::string> names;
-  int first = files.list(path, names) == 0 ? 0 : errno;
+  int first = uninterrupted([&] { return files.list(path, names); }) == 0 ? 0 : errno;
   for (const std::string& name : names) {
     const int error = remove_all(files, path / name);
     if (first == 0) first = error;
   }
-  if (files.remove_directory(path) != 0 && first == 0) first = errno;
+  if (uninterrupted([&] { return files.remove_directory(path); }) != 0 && first == 0) first = errno;
   return first;
 }
 
@@ -23682,7 +23699,7 @@ struct SavedFile {
 /// A snapshot holds the rank's part of a checkpoint.
 struct SavedMessage {
   static constexpr std::int32_t no_slot = -1;
-  std::int32_t slot = 0;  ///< no_slot: it is a copy that the rank has found no memory for
+  std::int32_t slot = 0;  ///< no_slot: the rank has no part of it, most likely for want of memory
   std::int32_t attempt = 0;
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
@@ -23690,6 +23707,7 @@ struct SavedMessage {
   std::int64_t report = -1;   ///< the number of the last report before it; -1 if there was none
   bool is_report = false;     ///< it belongs to that report, and has its metrics
   bool is_memory = false;     ///< it is not to be written, but to go on from
+  std::string failure{};      ///< of one to be written: why there is no slot
   NamedValues environment{};  ///< of rank 0: see Manifest
   std::vector<SavedFile> files{};
 };
@@ -23767,6 +23785,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   writer.put(save.report);
   writer.put(static_cast<std::uint8_t>(save.is_report));
   writer.put(static_cast<std::uint8_t>(save.is_memory));
+  writer.put_text(save.failure);
   put_metrics(writer, save.environment);
   writer.put(static_cast<std::uint32_t>(save.files.size()));
   for (const SavedFile& file : save.files) {
@@ -23812,7 +23831,8 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   save.report = reader.take<std::int64_t>();
   save.is_report = reader.take<std::uint8_t>() != 0;
   save.is_memory = reader.take<std::uint8_t>() != 0;
-  const bool is_none = save.is_memory && save.slot == SavedMessage::no_slot;
+  save.failure = reader.take_text();
+  const bool is_none = save.slot == SavedMessage::no_slot && (save.is_memory || !save.failure.empty());
   if (!is_none && (save.slot < 0 || save.slot >= num_snapshot_slots)) {
     throw DataError{"a worker's message is damaged: it names no snapshot"};
   }
@@ -24691,11 +24711,11 @@ struct ScalingConfig {
   WorkerCount num_workers = 1;
   /// With a range: says for how many workers there is room now. By default as many as there are cores for this process,
   /// or GPUs with use_gpu. Called in the process of fit(), on its thread. Not for several processes: those that are
-  /// there say it.
+  /// there say it; and an error where num_workers is one number.
   std::function<int()> capacity{};
-  /// How often it is asked while workers train.
+  /// How often it is asked while workers train. With a range only, as well.
   std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
-  /// Under Launched: what the environment does not say, or says wrong.
+  /// Under Launched: what the environment does not say, or says wrong. Elsewhere an error.
   LaunchConfig launch{};
   /// Gives each worker a GPU of its own, which Worker::device_index() names: the one with the number of the worker on
   /// its host, of those that CUDA_VISIBLE_DEVICES shows; the only one, where an engine shows each process its own. With
@@ -25113,6 +25133,174 @@ struct CopyMemory {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/user_files.hpp
+// What the user has a rank add to its checkpoints: files, and directories with all that is in them. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Looks at the files each time it is asked for their images, and reads them when the images are filled.
+class UserFiles {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return sources_.empty(); }
+
+  /// The source may come to be later. Throws: ConfigError for a name that is taken or cannot be one, and for a source
+  /// that is a directory.
+  void add_file(std::string name, std::filesystem::path source) {
+    check_name(name);
+    if (is_directory(source)) {
+      refuse(name, compose("{} is a directory: add it with add_directory()", source.string()));
+    }
+    sources_.push_back({std::move(name), std::move(source), false});
+  }
+
+  /// The same of a directory, in which only plain files and directories may be. Throws: ConfigError as above, for a
+  /// source that is there and no directory, and for what can be in no checkpoint.
+  void add_directory(std::string name, std::filesystem::path source) {
+    check_name(name);
+    Source added{std::move(name), std::move(source), true};
+    std::error_code code;
+    const bool is_there = std::filesystem::exists(added.path, code);
+    if (is_there && !is_directory(added.path)) {
+      refuse(added.name, compose("{} is no directory: add it with add_file()", added.path.string()));
+    }
+    if (is_there) {
+      std::vector<FileImage> images;
+      add_images(added, images);
+    }
+    sources_.push_back(std::move(added));
+  }
+
+  /// Adds an image for each file that is there now. Throws: ConfigError that names the file or directory which is not
+  /// there, or can be in no checkpoint. Filling throws: DataError if a file has gone or changed its kind meanwhile.
+  void add_images(std::vector<FileImage>& images) const {
+    for (const Source& source : sources_) add_images(source, images);
+  }
+
+ private:
+  struct Source {
+    std::string name{};
+    std::filesystem::path path{};
+    bool is_directory = false;
+  };
+
+  // What a message to the supervisor can hold beside all else.
+  static constexpr std::size_t most_name_bytes = std::size_t{512} << 10U;
+
+  [[noreturn]] static void refuse(std::string_view name, std::string_view why) {
+    throw ConfigError{compose("\"{}\" cannot be added to checkpoints: {}", printable(name), why)};
+  }
+
+  [[nodiscard]] static bool is_directory(const std::filesystem::path& path) {
+    std::error_code code;
+    return std::filesystem::is_directory(path, code);
+  }
+
+  void check_name(const std::string& name) const {
+    if (const auto fault = fault_of_path(std::string{user_folder} + name); !fault.empty()) {
+      refuse(name, compose("{}: give another name", fault));
+    }
+    for (const Source& other : sources_) {
+      if (other.name == name) refuse(name, "there is a file of this name already: give another name");
+      if ((name + "/").starts_with(other.name + "/") || (other.name + "/").starts_with(name + "/")) {
+        refuse(name, compose("of this and \"{}\" one would lie in the other: give another name", other.name));
+      }
+    }
+  }
+
+  static void add_images(const Source& source, std::vector<FileImage>& images) {
+    std::error_code code;
+    if (!source.is_directory) {
+      const auto size = std::filesystem::file_size(source.path, code);
+      if (code) fail_to_read(source.path, code.message());
+      images.push_back(image_of(source.name, source.path, size, 0));
+      return;
+    }
+    std::size_t name_bytes = 0;
+    for (const std::string& name : names_in(source)) {
+      const std::filesystem::path path = source.path / name;
+      const auto size = std::filesystem::file_size(path, code);
+      if (code == std::errc::no_such_file_or_directory) continue;  // removed since
+      if (code) fail_to_read(path, code.message());
+      images.push_back(image_of(compose("{}/{}", source.name, name), path, size, O_NOFOLLOW));
+      name_bytes += images.back().name.size() + sizeof(std::uint64_t) * 3;
+    }
+    if (name_bytes <= most_name_bytes) return;
+    refuse(source.name, compose("{} has too many files: pack them into one, and add that", source.path.string()));
+  }
+
+  // Of all plain files below, relative to the directory, in order.
+  [[nodiscard]] static std::vector<std::string> names_in(const Source& source) {
+    namespace fs = std::filesystem;
+    std::vector<std::string> names;
+    std::vector<fs::path> folders{fs::path{}};
+    while (!folders.empty()) {
+      const fs::path folder = std::move(folders.back());
+      folders.pop_back();
+      std::error_code code;
+      const fs::path path = folder.empty() ? source.path : source.path / folder;
+      fs::directory_iterator entry{path, code};
+      if (code == std::errc::no_such_file_or_directory && !folder.empty()) continue;  // removed since
+      for (; !code && entry != fs::directory_iterator{}; entry.increment(code)) {
+        const fs::path name = folder / entry->path().filename();
+        std::error_code ignored;  // what is removed meanwhile is of no kind
+        const fs::file_status status = entry->symlink_status(ignored);
+        if (status.type() == fs::file_type::not_found) continue;
+        check_entry(source, name.string(), status);
+        if (status.type() == fs::file_type::directory) {
+          folders.push_back(name);
+        } else {
+          names.push_back(name.string());
+        }
+      }
+      if (code) fail_to_read(path, code.message());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  static void check_entry(const Source& source, const std::string& name, const std::filesystem::file_status& status) {
+    const std::string path = printable((source.path / name).string());
+    if (status.type() == std::filesystem::file_type::symlink) {
+      refuse(source.name,
+             compose("{} is a link, which may lead out of the directory: put what it leads to there", path));
+    }
+    if (status.type() != std::filesystem::file_type::regular &&
+        status.type() != std::filesystem::file_type::directory) {
+      refuse(source.name, compose("{} is neither a plain file nor a directory: keep it elsewhere", path));
+    }
+    const auto fault = fault_of_path(compose("{}{}/{}", user_folder, source.name, name));
+    if (!fault.empty()) refuse(source.name, compose("{}: of its name, {}: give it another one", path, fault));
+  }
+
+  [[noreturn]] static void fail_to_read(const std::filesystem::path& path, std::string_view why) {
+    throw ConfigError{compose("{}, which is to be in checkpoints, cannot be read: {}", path.string(), why)};
+  }
+
+  [[nodiscard]] static FileImage image_of(std::string_view name, const std::filesystem::path& path, std::size_t size,
+                                          int flags) {
+    return {.name = compose("{}{}", user_folder, name), .size = size, .fill = [path, size, flags](std::byte* to) {
+              const auto fail = [&path](std::string_view why) {
+                throw DataError{
+                    compose("{}, which is to be in the checkpoint, has changed meanwhile: {}", path.string(), why)};
+              };
+              // Without O_NONBLOCK the opening of a pipe would wait for its writer.
+              const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags)};
+              if (!file.is_open()) fail(explain_errno(errno));
+              struct stat status {};
+              if (::fstat(file.get(), &status) != 0) fail(explain_errno(errno));
+              if (!S_ISREG(status.st_mode)) fail("it is no plain file any more");
+              if (read_at(file.get(), 0, to, size) == size) return;
+              fail(errno != 0 ? explain_errno(errno) : "it has become shorter");
+            }};
+  }
+
+  std::vector<Source> sources_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/train_state.hpp
 // All that a run must not lose: named parts that checkpoints hold, and the epochs that are left. Train room.
 
@@ -25257,24 +25445,34 @@ class TrainState {
   [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
 
   /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
-  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one.
+  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one,
+  /// and for a directory; report() and the ends of steps, if the file is not there when it is to be saved. If it goes
+  /// or becomes shorter while it is copied, that checkpoint is not written, and training goes on.
   void add_file(std::string name, std::filesystem::path source) {
-    const auto refuse = [&](std::string_view why) {
-      throw ConfigError{detail::compose("add_file(\"{}\") on rank {}/{}: {}: give another name",
-                                        detail::printable(name), worker_->rank(), worker_->world_size(), why)};
-    };
-    if (const auto fault = detail::fault_of_path(std::string{detail::user_folder} + name); !fault.empty()) {
-      refuse(fault);
-    }
-    if (std::any_of(files_.begin(), files_.end(), [&name](const auto& file) { return file.first == name; })) {
-      refuse("there is a file of this name already");
-    }
-    files_.emplace_back(std::move(name), std::move(source));
+    adding("add_file", [&] { files_.add_file(std::move(name), std::move(source)); });
+  }
+
+  /// Does the same with all files in a directory and in those below it, under files/name/ and their relative paths; the
+  /// directory is looked through at each save. One without a file leaves nothing. Throws: ConfigError as add_file(),
+  /// and for links and special files in it, which are refused at each save as well, and names that can be in no
+  /// checkpoint. Example: state.add_directory("tokenizer", "build/tokenizer");
+  void add_directory(std::string name, std::filesystem::path source) {
+    adding("add_directory", [&] { files_.add_directory(std::move(name), std::move(source)); });
   }
 
  private:
   friend class Worker;
   using Clock = detail::SnapshotPace::Clock;
+
+  template <class Add>
+  void adding(std::string_view call, const Add& add) const {
+    try {
+      add();
+    } catch (const ConfigError& error) {
+      throw ConfigError{
+          detail::compose("{} on rank {}/{}: {}", call, worker_->rank(), worker_->world_size(), error.what())};
+    }
+  }
 
   static void check_name(const std::string& name, std::set<std::string_view>& former) {
     detail::check_part_name(name, former);
@@ -25453,7 +25651,8 @@ class TrainState {
   void save(bool is_report) {
     const Handed handed = hand_over(SnapshotKind::checkpoint, is_report);
     pace_.note_save(handed.cost, Clock::now());
-    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
+    const bool is_saved = handed.slot != detail::SavedMessage::no_slot;
+    if (is_saved && worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
   }
 
   struct Handed {
@@ -25461,9 +25660,10 @@ class TrainState {
     Clock::duration cost{};  // of all that the step waits for, the making of memory for the first copies included
   };
 
-  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. may_lack_room: if there
-  // is no such memory, training goes on, and what was copied before counts; and the first time all find out what copies
-  // need, and rank 0 whether there is room, before anybody takes it.
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. If there is no such
+  // memory, a checkpoint fails as one does that cannot be written. may_lack_room: so does a copy, for which what was
+  // copied before counts then; and the first time all find out what copies need, and rank 0 whether there is room,
+  // before anybody takes it.
   Handed hand_over(SnapshotKind kind, bool is_report, bool may_lack_room = false) {
     const auto begin = Clock::now();
     std::vector<NamedState> states;
@@ -25473,7 +25673,7 @@ class TrainState {
     const bool is_first = worker_->rank() == 0 || !worker_->link().sees_snapshots_of(worker_->rank() - 1);
     std::vector<FileImage> images =
         file_images(states, worker_->rank(), worker_->rank() == 0 || (may_lack_room && is_first));
-    for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
+    files_.add_images(images);
     detail::SavedMessage save{.attempt = worker_->attempt(),
                               .step = worker_->steps(),
                               .samples = worker_->page().samples.load(std::memory_order_relaxed),
@@ -25497,8 +25697,8 @@ class TrainState {
     } catch (const CollectiveError&) {
       throw;
     } catch (const Error& error) {
-      if (!may_lack_room) throw;
-      go_without_copy(std::move(save), error.what());
+      if (save.is_memory && !may_lack_room) throw;
+      go_without(std::move(save), error.what());
       return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     }
     save.slot = snapshot.slot;
@@ -25507,6 +25707,11 @@ class TrainState {
       const std::vector<std::byte> message = detail::encode_saved(save);
       detail::write_head(snapshot.bytes, message);
       worker_->link().post(message);
+    } catch (const DataError& error) {
+      worker_->link().drop_snapshot(snapshot.slot);
+      if (save.is_memory) throw;
+      go_without(std::move(save), error.what());  // a file of the user's has changed meanwhile
+      return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
     } catch (...) {
       worker_->link().drop_snapshot(snapshot.slot);
       throw;
@@ -25591,32 +25796,22 @@ class TrainState {
   }
 
   // The others have copied their parts, which the supervisor waits for this one to complete.
-  void go_without_copy(detail::SavedMessage save, std::string_view why) {
-    warn_of_room(why);
+  void go_without(detail::SavedMessage save, std::string_view why) {
+    if (save.is_memory) {
+      warn_of_room(why);
+    } else {
+      save.failure = why;
+    }
     save.slot = detail::SavedMessage::no_slot;
     save.files.clear();
     worker_->link().post(detail::encode_saved(save));
-    if (worker_->rank() == 0) pace_.end_copies();  // what the others' copies cost is not known here
-  }
-
-  [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
-    std::error_code code;
-    const auto size = std::filesystem::file_size(source, code);
-    if (code) {
-      throw ConfigError{
-          detail::compose("the file {} for checkpoints cannot be read: {}", source.string(), code.message())};
-    }
-    return {.name = "files/" + name, .size = size, .fill = [source, size](std::byte* to) {
-              std::ifstream file{source, std::ios::binary};
-              if (file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(size))) return;
-              throw DataError{
-                  detail::compose("the file {} for checkpoints has become shorter while it was read", source.string())};
-            }};
+    // What the others' copies cost is not known here.
+    if (save.is_memory && worker_->rank() == 0) pace_.end_copies();
   }
 
   Worker* worker_;
   std::vector<StatePart> parts_;
-  std::vector<std::pair<std::string, std::filesystem::path>> files_{};
+  detail::UserFiles files_{};
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;
@@ -29489,6 +29684,9 @@ class RunCheckpoints {
     saved_ = std::max(saved_, place_of(saves.front()));
     Manifest manifest = manifest_of(saves, std::move(metrics), attempt);
     try {
+      for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+        if (saves[rank].slot == SavedMessage::no_slot) throw Error{compose("rank {}: {}", rank, saves[rank].failure)};
+      }
       writer_.submit(job_of(saves, manifest));
       submitted_ = saves;
     } catch (const std::exception& error) {
@@ -30023,6 +30221,7 @@ namespace detail {
     state.samples += group.page(rank).samples.load(std::memory_order_relaxed);
   }
   const WorkerPage& page = group.page(0);
+  state.steps = page.steps.load(std::memory_order_relaxed);
   state.epoch = page.epoch.load(std::memory_order_relaxed);
   state.epoch_size = page.epoch_size.load(std::memory_order_relaxed);
   state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
@@ -31321,6 +31520,47 @@ class TrainingFunctionOf final : public TrainingFunction<B> {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/unread_settings.hpp
+// Refuses settings that would do nothing. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the name of the first field that is not as it is by default; nothing if all are.
+[[nodiscard]] inline std::string_view first_set_field(const LaunchConfig& launch) {
+  const LaunchConfig unset;
+  if (launch.process != unset.process) return "process";
+  if (launch.num_processes != unset.num_processes) return "num_processes";
+  if (launch.leader != unset.leader) return "leader";
+  if (launch.job != unset.job) return "job";
+  if (launch.network != unset.network) return "network";
+  if (launch.rendezvous != unset.rendezvous) return "rendezvous";
+  if (launch.secret_file != unset.secret_file) return "secret_file";
+  if (launch.tls != unset.tls) return "tls";
+  return {};
+}
+
+/// scaling_name: of the policy; joins: whether its processes have to find each other.
+/// Throws: ConfigError that names the first setting which nobody would look at.
+inline void refuse_unread_settings(const ScalingConfig& scaling, std::string_view scaling_name, bool joins) {
+  if (const std::string_view field = first_set_field(scaling.launch); !joins && !field.empty()) {
+    throw ConfigError{
+        compose("ScalingConfig::launch.{} is set, but {} makes all its workers itself, and has no other process to "
+                "find: leave it out, or train with Launched",
+                field, scaling_name)};
+  }
+  if (scaling.num_workers.is_elastic()) return;
+  const bool has_interval = scaling.capacity_interval != ScalingConfig{}.capacity_interval;
+  if (!scaling.capacity && !has_interval) return;
+  throw ConfigError{compose(
+      "ScalingConfig::{} is set, but ScalingConfig::num_workers is {}, whatever there is room for: leave it "
+      "out, or give the least and the most, such as .num_workers = {{1, {}}}",
+      scaling.capacity ? "capacity" : "capacity_interval", scaling.num_workers.max(), scaling.num_workers.max() + 1)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/detail/nvml.hpp
 // The GPUs of this host as NVIDIA's management library tells them, which leaves CUDA alone. Core room.
 
@@ -32023,6 +32263,7 @@ class Trainer<B, S> {
   Result run() {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
+    detail::refuse_unread_settings(scaling_, S::name, JoiningScaling<S>);
     if (function_->is_empty()) {
       throw ConfigError{
           "the training function given to Trainer is empty (an empty std::function, or a null pointer): give "
@@ -37987,6 +38228,12 @@ class JpegDecoder {
       fail();
     }
     check_image_size(state_.image_width, state_.image_height, max_pixels);
+    // A block takes a bit at least, and stands for 32 x 32 pixels at most; arithmetic codes have no such limit.
+    constexpr std::size_t most_per_byte = 8 * 32 * 32;
+    const std::size_t num_pixels = std::size_t{state_.image_width} * state_.image_height;
+    if (state_.arith_code == 0 && num_pixels / most_per_byte > bytes_.size()) {
+      throw DataError{"damaged JPEG: it was cut off"};
+    }
     const bool is_cmyk = state_.jpeg_color_space == JCS_CMYK || state_.jpeg_color_space == JCS_YCCK;
     const bool is_grey = state_.jpeg_color_space == JCS_GRAYSCALE;
     state_.out_color_space = is_cmyk ? JCS_CMYK : is_grey ? JCS_GRAYSCALE : JCS_RGB;
@@ -38586,7 +38833,8 @@ enum class Order : std::uint8_t {
   give_up = 13,  ///< the number of a request whose answer is not waited for any longer
   keeps = 14,    ///< a number, and SlotOrders: whether workers that are started again find them; answered likewise
   alive = 20,    ///< nothing: a sign of life
-  note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
+  note = 21,     ///< a text to be remembered, for whoever leads when the leader is lost
+  refuse = 22    ///< whether a setting is to blame, and why: the processes do not make a run
 };
 
 /// How often a leader gives a sign of life to who may take it for lost after so long a silence.
@@ -40214,7 +40462,8 @@ class Agent {
   }
 
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
-  /// Throws: Error if the leader is lost; the workers have been killed.
+  /// Throws: ConnectionError if the leader is lost; ConfigError or Error if it does not let the run begin, as it throws
+  /// itself. The workers have been killed.
   [[nodiscard]] std::string run() {
     std::optional<std::string> told;
     while (!told) {
@@ -40313,6 +40562,8 @@ class Agent {
       case Order::note:
         noted_ = frame.text();
         return;
+      case Order::refuse:
+        return be_refused(WireReader{frame.payload});
       case Order::give_up:
         if (request_ && request_->number() == WireReader{frame.payload}.take<std::uint64_t>()) end_request();
         return;
@@ -40344,6 +40595,13 @@ class Agent {
         throw ConnectionError{ConnectionError::Cause::failed, compose("{} orders what is not known here (number {})",
                                                                       leader_->peer(), static_cast<int>(frame.type))};
     }
+  }
+
+  [[noreturn]] static void be_refused(WireReader reader) {
+    const bool is_setting = reader.take<std::uint8_t>() != 0;
+    const std::string why = reader.take_text();
+    if (is_setting) throw ConfigError{why};
+    throw Error{why};
   }
 
   void start(const StartOrder& order) {
@@ -41128,6 +41386,8 @@ class Bulletin {
   [[nodiscard]] virtual bool carries_secret() const = 0;
   /// Makes the secret that goes this way.
   [[nodiscard]] virtual std::string make_secret() const { return random_secret(); }
+  /// The name or address at which the others look for the leader, if they know it beforehand; else empty.
+  [[nodiscard]] virtual std::string host_to_listen_on() const { return {}; }
   /// The port on which the leader has to listen; 0 leaves it to the kernel.
   [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
   /// How messages call it.
@@ -41430,6 +41690,7 @@ namespace detail {
 struct Launch {
   std::string launcher{};         ///< "torchrun", "Slurm", ...
   std::string why{};              ///< what that was concluded from, for people
+  bool is_in_job = true;          ///< somebody has started it, or a job that it is no part of
   int process = 0;                ///< from 0
   int num_processes = 1;          ///< on all hosts
   int local_process = 0;          ///< which of the processes of this host
@@ -41721,8 +41982,10 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
 [[nodiscard]] inline Launch find_alone(const Environment& environment) {
   Launch launch;
   launch.launcher = "nobody";
+  launch.is_in_job = false;
   launch.why = "one process: no variable of Slurm, MPI, torchrun or Kubernetes says that there are others";
   if (const auto job = environment("SLURM_JOB_ID")) {
+    launch.is_in_job = true;
     launch.why = compose(
         "one process: SLURM_JOB_ID is {}, but this is no step of that job: start the program by srun "
         "to have one on each node",
@@ -42681,6 +42944,7 @@ class FixedBulletin final : public Bulletin {
   void post(const Posting&) override {}
   [[nodiscard]] Posting read(const Deadline&, const Posting*) override { return {.host = host_, .port = port_}; }
   [[nodiscard]] bool carries_secret() const override { return false; }
+  [[nodiscard]] std::string host_to_listen_on() const override { return host_; }
   [[nodiscard]] int port_to_listen_on() const override { return port_; }
   [[nodiscard]] std::string where() const override { return compose("the fixed address {}:{}", host_, port_); }
 
@@ -42854,6 +43118,32 @@ namespace detail {
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Is what a process tells the leader of itself when it comes.
+struct Newcomer {
+  std::int32_t num_workers = 1;
+  std::string host{};  ///< a HostIdentity, and how people call it
+  std::string host_name{};
+  std::string settings{};
+  JoinDevices devices{};
+
+  [[nodiscard]] std::string encode() const {
+    WireWriter writer;
+    writer.put(num_workers);
+    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
+    writer.put(devices.count);
+    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
+    return writer.text();
+  }
+  [[nodiscard]] static Newcomer decode(std::string_view text) {
+    WireReader reader{text};
+    Newcomer one{.num_workers = reader.take<std::int32_t>()};
+    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
+    one.devices.count = reader.take<std::int32_t>();
+    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
+    return one;
+  }
+};
 
 /// Are the processes of a run, as the launcher counts them, also those that are lost.
 struct LaunchedMembers {
@@ -44909,8 +45199,8 @@ class Network {
   return {};
 }
 
-[[nodiscard]] inline bool is_loopback(const SocketAddress& address) noexcept {
-  const std::string host = address.host();
+/// host: an address in numbers.
+[[nodiscard]] inline bool is_loopback(std::string_view host) noexcept {
   return host == "::1" || host.starts_with("127.");
 }
 
@@ -44929,12 +45219,46 @@ class Network {
       network, host_name(), list_addresses(all))};
 }
 
+[[noreturn]] inline void refuse_loopback(const std::string& network, const std::string& address,
+                                         const std::vector<InterfaceAddress>& all) {
+  throw ConfigError{compose(
+      R"(ScalingConfig::launch.network is "{}", which is {} on {}: no other host reaches that; write another one of )"
+      R"(its interfaces or networks (it has: {}), or if all processes are on this host, say so: set LOCAL_WORLD_SIZE )"
+      R"(to as many as WORLD_SIZE, or ScalingConfig::launch.leader to an address such as "127.0.0.1:29500")",
+      network, address, host_name(), list_addresses(all))};
+}
+
+/// Throws: ConfigError if the leader is to listen at one address of this host alone, and the others look for it at
+/// another one. sought: a name or address; where it is none of this host's, as it may be called otherwise elsewhere, or
+/// empty, nothing is known.
+inline void check_is_sought_at(const std::string& sought, const std::string& address) {
+  if (sought.empty()) return;
+  constexpr int discard_port = 9;
+  int status = 0;
+  const auto all = interface_addresses();
+  std::string other;
+  const AddressList found = resolve(sought, discard_port, status);
+  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
+    SocketAddress one{.size = entry->ai_addrlen};
+    std::memcpy(&one.storage, entry->ai_addr, entry->ai_addrlen);
+    const std::string host = one.host();
+    if (host == address) return;
+    const auto is_that = [&](const InterfaceAddress& own) { return !own.is_loopback && own.address.host() == host; };
+    if (std::any_of(all.begin(), all.end(), is_that)) other = host;
+  }
+  if (other.empty()) return;
+  throw ConfigError{compose(
+      "by ScalingConfig::launch.network process 0 listens at {} alone, and the others look for it at {} ({}): let "
+      "MASTER_ADDR, or ScalingConfig::launch.leader, name the first, or leave network empty",
+      address, sought, other)};
+}
+
 // The one address by which other hosts may reach this one, where nobody has said towards whom.
 [[nodiscard]] inline std::string only_address(const std::vector<InterfaceAddress>& all) {
   // Reserved for documentation, so nobody has them: what is asked for is the interface of the default route.
   for (const char* const nowhere : {"192.0.2.1", "2001:db8::1"}) {
     const auto address = address_towards(nowhere);
-    if (address && !is_loopback(*address)) return address->host();
+    if (address && !is_loopback(address->host())) return address->host();
   }
   std::vector<InterfaceAddress> outward;
   for (const auto& one : all) {
@@ -44957,14 +45281,18 @@ class Network {
 [[nodiscard]] inline std::string own_address_towards(const std::string& leader_host, const std::string& network,
                                                      bool hosts_differ) {
   const auto all = interface_addresses();
-  if (!network.empty()) return address_in(network, all);
+  if (!network.empty()) {
+    const std::string address = address_in(network, all);
+    if (hosts_differ && is_loopback(address)) refuse_loopback(network, address, all);
+    return address;
+  }
   if (!hosts_differ) {
     for (const auto& one : all) {
       if (one.is_loopback) return one.address.host();
     }
   }
   const auto towards = leader_host.empty() ? std::nullopt : address_towards(leader_host);
-  if (towards && !is_loopback(*towards)) return towards->host();
+  if (towards && !is_loopback(towards->host())) return towards->host();
   // A host often knows its own name as an address of the loopback (Debian writes 127.0.1.1 into /etc/hosts).
   return only_address(all);
 }
@@ -44977,35 +45305,6 @@ class Network {
 // room.
 
 namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what a process tells the leader of itself when it comes.
-struct Newcomer {
-  std::int32_t num_workers = 1;
-  std::string host{};  ///< a HostIdentity, and how people call it
-  std::string host_name{};
-  std::string settings{};
-  JoinDevices devices{};
-
-  [[nodiscard]] std::string encode() const {
-    WireWriter writer;
-    writer.put(num_workers);
-    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
-    writer.put(devices.count);
-    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
-    return writer.text();
-  }
-  [[nodiscard]] static Newcomer decode(std::string_view text) {
-    WireReader reader{text};
-    Newcomer one{.num_workers = reader.take<std::int32_t>()};
-    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
-    one.devices.count = reader.take<std::int32_t>();
-    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
-    return one;
-  }
-};
-
-}  // namespace detail
 
 /// Joins the processes that an engine has started, each of which calls fit(), to one run. Each makes
 /// ScalingConfig::num_workers workers, as Processes does: one where the engine starts a process for every rank, as many
@@ -45022,7 +45321,8 @@ class Launched {
   static constexpr Reach reach = Reach::network;
   static constexpr bool copies_function = false;
 
-  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come.
+  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come. Where process
+  /// 0 finds that the processes do not make a run, those that have come throw what it throws, here or in hear().
   /// Costs: some milliseconds once all have come.
   void join(const JoinPlan& plan) {
     plan_ = plan;
@@ -45038,9 +45338,11 @@ class Launched {
     has_part_.assign(index(launch_.num_processes), true);
     is_gone_.assign(index(launch_.num_processes), false);
     if (launch_.num_processes == 1) {
+      if (launch_.is_in_job) say(launch_.why);
       members_ = {.workers = {own.num_workers}, .hosts = {own.host}, .devices = {own.devices}};
       return;
     }
+    if (!plan.launch.network.empty()) address_ = address_towards({});  // what cannot be is refused at once everywhere
     if (comes_back()) return;
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
@@ -45048,10 +45350,10 @@ class Launched {
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
-      gather(*bulletin, std::move(teller), deadline);
+      gather(*bulletin, teller, deadline);
       if (plan.is_elastic && leads()) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
-      find_leader(*bulletin, deadline);
+      find_leader(*bulletin, teller, deadline);
     }
   }
 
@@ -45174,6 +45476,8 @@ class Launched {
   }
 
  private:
+  using Agents = std::vector<std::optional<detail::AgentConnection>>;  // by process
+
   static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
 
   // Whether the run goes on under one that was chosen, which has let this process in.
@@ -45224,6 +45528,9 @@ class Launched {
   }
 
   [[nodiscard]] bool is_one_host() const { return detail::is_one_host(launch_); }
+  [[nodiscard]] std::string address_towards(const std::string& leader_host) const {
+    return detail::own_address_towards(leader_host, plan_.launch.network, !is_one_host());
+  }
   [[nodiscard]] detail::ConnectionLimits limits() const { return {.has_tls = has_tls_}; }
 
   [[nodiscard]] WorkerBody body_of(const WorkerBody& body) const {
@@ -45234,14 +45541,14 @@ class Launched {
   }
 
   void listen(int port, std::uint32_t generation) {
-    listener_ =
-        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
-                                                                   .port = port,
-                                                                   .job = launch_.job,
-                                                                   .generation = generation,
-                                                                   .limits = limits(),
-                                                                   .on_refusal = plan_.say},
-                                           *secret_);
+    const bool is_at_one = is_one_host() || !plan_.launch.network.empty();
+    listener_ = std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_at_one ? address_ : std::string{},
+                                                                           .port = port,
+                                                                           .job = launch_.job,
+                                                                           .generation = generation,
+                                                                           .limits = limits(),
+                                                                           .on_refusal = plan_.say},
+                                                   *secret_);
     set_place(address_, listener_->port(), listener_->ticket());
   }
 
@@ -45250,12 +45557,13 @@ class Launched {
   }
 
   // Of the leader: listens, leaves its address, and waits for all others; or finds that the run goes on under another.
-  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) {
+  void gather(detail::Bulletin& bulletin, const detail::WaitTeller& teller, const Deadline& deadline) {
     const std::string secret =
         detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
-    address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());
+    address_ = address_towards(launch_.leader_host);
+    if (!plan_.launch.network.empty()) detail::check_is_sought_at(bulletin.host_to_listen_on(), address_);
     const auto generation = static_cast<std::uint32_t>(launch_.restart);
     listen(bulletin.port_to_listen_on(), generation);
     bulletin.post({.host = address_,
@@ -45263,42 +45571,74 @@ class Launched {
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
 
-    std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
-    teller.start();
-    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
-      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
-      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
-      if (agent) {
-        if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
-        const auto process = static_cast<std::size_t>(agent->hello.process);
-        if (process == 0 || process >= agents.size() || agents[process]) {
-          throw ConfigError{detail::compose(
-              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
-              "of its own, and the same one as its launcher says",
-              agent->hello.process, launch_.num_processes, agent->connection.peer())};
-        }
-        agents[process] = std::move(agent);
-        --num_missing;
-        continue;
-      }
-      const std::string missing = missing_text(agents);
-      if (deadline.expired()) {
-        throw Error{detail::compose(
-            "{}: {} did not come within {}: see whether they run, what they print, and whether they can reach {} port "
-            "{}, which this process has left in {}",
-            teller.subject(), missing, deadline.budget_text(), address_, listener_->port(), bulletin.where())};
-      }
-      if (comes_back()) {
-        listener_.reset();
-        return;
-      }
-      teller.look(missing, deadline);
+    Agents agents(static_cast<std::size_t>(launch_.num_processes));
+    try {
+      if (!await_all(agents, bulletin, teller, deadline)) return;
+      check_newcomers(agents);
+    } catch (const std::exception& error) {
+      refuse(agents, error);
+      throw;
     }
     if (!plan_.is_elastic) listener_->expect_no_more_agents();
     take_in(agents);
   }
 
-  static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) {
+  // Returns false if the run goes on under another.
+  [[nodiscard]] bool await_all(Agents& agents, const detail::Bulletin& bulletin, detail::WaitTeller teller,
+                               const Deadline& deadline) {
+    teller.start();
+    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
+      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
+      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
+      if (agent) {
+        const int process = agent->hello.process;
+        const bool is_double = process <= 0 || process >= launch_.num_processes || agents[index(process)];
+        agents[is_double ? 0 : index(process)] = std::move(agent);
+        if (is_double) {
+          throw ConfigError{detail::compose(
+              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
+              "of its own, and the same one as its launcher says",
+              process, launch_.num_processes, agents.front()->connection.peer())};
+        }
+        --num_missing;
+        continue;
+      }
+      const std::string missing = missing_text(agents);
+      const std::string count =
+          detail::compose("{} of {} have come", launch_.num_processes - num_missing, launch_.num_processes);
+      if (deadline.expired()) {
+        check_fit(agents);
+        throw Error{detail::compose(
+            "{}: {} did not come within {} ({}): see whether they run, what they print, and whether they can reach {} "
+            "port {}, which this process has left in {}",
+            teller.subject(), missing, deadline.budget_text(), count, address_, listener_->port(), bulletin.where())};
+      }
+      if (comes_back()) {
+        listener_.reset();
+        return false;
+      }
+      teller.look(detail::compose("{}; {}", missing, count), deadline);
+    }
+    return true;
+  }
+
+  // Those that have come are not to take the end of this process for its loss, after which a run may begin again.
+  void refuse(Agents& agents, const std::exception& error) const {
+    listener_->expect_no_more_agents();
+    while (auto agent = listener_->take_agent(Deadline::after(std::chrono::nanoseconds{0}))) {
+      agents.push_back(std::move(agent));
+    }
+    std::vector<detail::SecureConnection> connections;
+    for (auto& agent : agents) {
+      if (agent) connections.push_back(std::move(agent->connection));
+    }
+    detail::WireWriter writer;
+    writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
+    writer.put_text(error.what());
+    detail::AgentLines{std::move(connections), plan_.silence_limit}.post_to_all(detail::Order::refuse, writer.bytes());
+  }
+
+  static std::string missing_text(const Agents& agents) {
     std::vector<int> missing;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       if (!agents[process]) missing.push_back(static_cast<int>(process));
@@ -45306,16 +45646,25 @@ class Launched {
     return detail::compose("{} {}", missing.size() == 1 ? "process" : "processes", detail::joined_first(missing, 8));
   }
 
-  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents) {
+  static void check_fit(const Agents& agents) {
+    for (const auto& agent : agents) {
+      if (agent && !agent->misfit.empty()) throw ConfigError{agent->misfit};
+    }
+  }
+  void check_newcomers(const Agents& agents) const {
+    check_fit(agents);
+    for (std::size_t process = 1; process < agents.size(); ++process) {
+      check_newcomer(detail::Newcomer::decode(agents[process]->hello.payload), static_cast<int>(process));
+    }
+  }
+
+  void take_in(Agents& agents) {
     members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       detail::AgentConnection& agent = *agents[process];
       const auto newcomer = detail::Newcomer::decode(agent.hello.payload);
-      check_newcomer(newcomer, agent.hello.process);
-      members_.workers.push_back(newcomer.num_workers);
-      members_.hosts.push_back(newcomer.host);
-      members_.devices.push_back(newcomer.devices);
+      members_.add(newcomer.num_workers, newcomer.host, newcomer.devices);
       connections.push_back(std::move(agent.connection));
     }
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
@@ -45431,7 +45780,7 @@ class Launched {
   }
 
   // Of the others.
-  void find_leader(detail::Bulletin& bulletin, const Deadline& deadline) {
+  void find_leader(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline) {
     const auto secret = detail::find_secret(plan_.launch);
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
     bulletin.end_read_when([this] { return comes_back(); });
@@ -45439,12 +45788,13 @@ class Launched {
     while (!comes_back()) {
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
       if (posting->host.empty()) return;
-      if (try_leader(*posting, secret.value_or(posting->secret), deadline)) return;
+      if (try_leader(*posting, secret.value_or(posting->secret), teller, deadline)) return;
     }
   }
 
   // Returns false if nobody is there any more, so that another address is worth a look.
-  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const Deadline& deadline) {
+  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, detail::WaitTeller& teller,
+                                const Deadline& deadline) {
     secret_.emplace(detail::text_bytes(secret));
     constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
     const bool is_last = deadline.remaining() <= slice;
@@ -45457,6 +45807,7 @@ class Launched {
         throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
                                     launch_.num_processes, own_.host_name, error.what())};
       }
+      teller.look(detail::compose("process {}: {}", leading_, error.what()), deadline);
       std::this_thread::sleep_for(std::chrono::milliseconds{50});
       return false;
     }
@@ -45470,7 +45821,7 @@ class Launched {
                               .process = launch_.process,
                               .payload = own_.encode()};
     leader_.emplace(detail::SecureConnection::connect(host, port, *secret_, hello, deadline, limits()));
-    address_ = detail::own_address_towards(host, plan_.launch.network, !is_one_host());
+    address_ = address_towards(host);
     set_place(host, port, leader_->ticket());
   }
 
@@ -45480,19 +45831,19 @@ class Launched {
   std::optional<detail::Hmac> secret_{};
   std::string address_{};  // by which the others reach this host
   detail::NetworkStorePlace place_{};
-  std::unique_ptr<detail::Listener> listener_{};                  // of the leader
-  std::unique_ptr<detail::AgentLines> lines_{};                   // of the leader
-  std::unique_ptr<detail::Bulletin> bulletin_{};                  // of the leader, where processes may come back
-  detail::Newcomer own_{};                                        // what this process is
-  detail::LaunchedMembers members_{};                             // of the leader
-  std::string told_{};                                            // what all have been told last
-  std::string noted_{};                                           // and asked to remember
-  int leading_ = 0;                                               // the process that leads
-  int former_ = 0;                                                // the one that led before it
-  Deadline::Clock::time_point next_return_{};                     // when to ask again whether another was chosen
-  std::uint32_t first_generation_ = 0;                            // of workers, under this leader
-  std::vector<std::optional<detail::AgentConnection>> agents_{};  // of one that is about to lead: who has come
-  Deadline::Clock::time_point next_sign_{};                       // of its life that it gives these
+  std::unique_ptr<detail::Listener> listener_{};      // of the leader
+  std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
+  std::unique_ptr<detail::Bulletin> bulletin_{};      // of the leader, where processes may come back
+  detail::Newcomer own_{};                            // what this process is
+  detail::LaunchedMembers members_{};                 // of the leader
+  std::string told_{};                                // what all have been told last
+  std::string noted_{};                               // and asked to remember
+  int leading_ = 0;                                   // the process that leads
+  int former_ = 0;                                    // the one that led before it
+  Deadline::Clock::time_point next_return_{};         // when to ask again whether another was chosen
+  std::uint32_t first_generation_ = 0;                // of workers, under this leader
+  Agents agents_{};                                   // of one that is about to lead: who has come
+  Deadline::Clock::time_point next_sign_{};           // of its life that it gives these
   std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
   std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process
   std::uint64_t num_steps_ = 0;                       // of this process's workers then
@@ -54974,6 +55325,30 @@ template <class Example>
   return {select(tensors.first), select(tensors.second)};
 }
 
+// Asks a LibTorch dataset for samples. What it throws comes with their numbers, and is a DataError unless the user has
+// chosen another Error.
+template <class D>
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> fetch_batch(D& dataset, std::span<const std::size_t> indices) {
+  const auto say = [indices](const char* what) {
+    const std::vector<std::size_t> all(indices.begin(), indices.end());
+    return compose("the LibTorch dataset was asked for {} {}: {}", all.size() == 1 ? "sample" : "samples",
+                   joined_first(all, 5), what);
+  };
+  try {
+    return collate(dataset.get_batch(c10::ArrayRef<std::size_t>(indices.data(), indices.size())));
+  } catch (const ConfigError& error) {
+    throw ConfigError{say(error.what())};
+  } catch (const DataError& error) {
+    throw DataError{say(error.what())};
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DataError{say(error.what())};
+  } catch (...) {
+    throw DataError{say("an exception that is no std::exception")};
+  }
+}
+
 // Returns the indices of so many rows, from the first to the last.
 [[nodiscard]] inline at::Tensor spread_rows(std::int64_t rows, std::int64_t count) {
   at::Tensor indices = at::empty({count}, at::ScalarType::Long);
@@ -55277,8 +55652,9 @@ template <class D>
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
 /// its size(); with or without .map(Stack<>()). The loop reads it by itself. Throws: ConfigError if size() is empty, or
-/// if the options set what is for loaders of a railyard::Dataset.
-/// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+/// if the options set what is for loaders of a railyard::Dataset; in the loop, what the dataset throws, with the
+/// samples that it was asked for: a DataError, unless that was another Error. Example: ry::prepare_loader(worker,
+/// MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
 template <class D>
 [[nodiscard]] Loader prepare_loader(Worker& worker, D dataset, const LoaderOptions& options) {
   static_assert(
@@ -55298,7 +55674,7 @@ template <class D>
       const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
       const auto shared = std::make_shared<D>(std::move(dataset));
       const auto fetch = [shared](std::span<const std::size_t> indices) {
-        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices.data(), indices.size())));
+        return detail::fetch_batch(*shared, indices);
       };
       return detail::make_loader(worker, fetch, num_samples, options);
     }

@@ -6,13 +6,6 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
-/// Returns the values as joined() by ", " does: of very many only the first, and how many there are besides.
-template <class Value>
-[[nodiscard]] std::string joined_first(const std::vector<Value>& values, std::size_t most) {
-  if (values.size() <= most) return joined(values, ", ");
-  const std::vector<Value> first(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(most));
-  return compose("{} and {} more", joined(first, ", "), values.size() - most);
-}
 /// Throws: ConfigError if two metrics were not made alike.
 void add_sums(std::span<double> to, std::span<const double> sums, std::string_view what);
 /// Returns sums as a state, each rank's own. The sums must stay where they are while it is read.
@@ -525,10 +518,6 @@ void expect_all(Store& store, const std::string& prefix, std::string_view stage,
                                                                         const Deadline& deadline);
 [[nodiscard]] std::string pack_values(const std::vector<std::optional<std::string>>& values);
 [[nodiscard]] std::vector<std::optional<std::string>> unpack_values(std::string_view text);
-/// Returns the same. All ranks call it: where there are many, they have it from rank 0.
-[[nodiscard]] std::vector<std::optional<std::string>> await_all(Store& store, const std::string& prefix,
-                                                                       std::string_view stage, const World& world,
-                                                                       const Deadline& deadline);
 /// Lets the others have what there is, before rank 0 leaves by an exception of its own.
 void leave_all(Store& store, const std::string& prefix, std::string_view stage, const World& world,
                       const Deadline& deadline) noexcept;
@@ -4311,6 +4300,8 @@ class Supervision {
   Timings timings_{};
   bool is_resizing_ = false;  // the ranks were asked to leave, for another number of them
 };
+/// Returns the name of the first field that is not as it is by default; nothing if all are.
+[[nodiscard]] std::string_view first_set_field(const LaunchConfig& launch);
 /// Is a part of a GPU that MIG has divided.
 struct GpuInstance {
   std::string uuid{};         ///< "MIG-", and digits
@@ -5610,30 +5601,6 @@ class ConnectionError : public Error {
 [[nodiscard]] bool wait_for(int fd, short events, const Deadline& deadline) noexcept;
 /// "10.0.0.7:5000", "[fe80::1%eth0]:5000".
 [[nodiscard]] std::string address_text(const std::string& host, int port);
-/// Is the address of one end, as sockets have it.
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof(sockaddr_storage);
-
-  [[nodiscard]] sockaddr* get() noexcept;
-  [[nodiscard]] const sockaddr* get() const noexcept;
-
-  /// Whom the socket is connected to; family AF_UNSPEC if to nobody any more.
-  [[nodiscard]] static SocketAddress of_peer(int fd) noexcept;
-  [[nodiscard]] static SocketAddress of_self(int fd) noexcept;
-
-  /// Numeric: "10.0.0.7", "fe80::1%eth0". Empty for what is no address of the internet.
-  [[nodiscard]] std::string host() const;
-  [[nodiscard]] int port() const noexcept;
-  /// Host and port, as address_text() has them.
-  [[nodiscard]] std::string text() const;
-  friend bool operator==(const SocketAddress& one, const SocketAddress& other) noexcept {
-    return one.size == other.size && std::memcmp(&one.storage, &other.storage, one.size) == 0;
-  }
-
- private:
-  [[nodiscard]] bool is_internet() const noexcept;
-};
 using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 /// Returns the addresses of a host; empty, with status set as getaddrinfo has it, if there are none. An empty host
 /// means any address of this one, for a socket that listens.
@@ -5725,7 +5692,6 @@ class NodeList {
 [[nodiscard]] std::string write_posting(const Posting& posting);
 /// Reads a posting; nothing if it is none.
 [[nodiscard]] std::optional<Posting> read_posting(std::string_view text);
-[[noreturn]] void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline);
 /// Returns the name of a job's file: another for every job and for every restart of one.
 [[nodiscard]] std::string file_name_of(std::string_view job, int restart);
 /// Makes sure of a folder on this host that only this user may enter: below XDG_RUNTIME_DIR if that is this user's own,
@@ -6211,6 +6177,7 @@ class FixedBulletin final : public Bulletin {
   void post(const Posting&) override {}
   [[nodiscard]] Posting read(const Deadline&, const Posting*) override;
   [[nodiscard]] bool carries_secret() const override { return false; }
+  [[nodiscard]] std::string host_to_listen_on() const override;
   [[nodiscard]] int port_to_listen_on() const override { return port_; }
   [[nodiscard]] std::string where() const override;
 
@@ -6779,12 +6746,16 @@ class Network {
 };
 /// Lists addresses as errors do: "eth0 10.0.0.7, lo 127.0.0.1".
 [[nodiscard]] std::string list_addresses(const std::vector<InterfaceAddress>& addresses);
-/// Returns the address from which packets to a host would be sent, without sending any; nothing if there is no way
-/// there.
-[[nodiscard]] std::optional<SocketAddress> address_towards(const std::string& host);
-[[nodiscard]] bool is_loopback(const SocketAddress& address) noexcept;
+/// host: an address in numbers.
+[[nodiscard]] bool is_loopback(std::string_view host) noexcept;
 // The address that was asked for by the name of an interface or as a network.
 [[nodiscard]] std::string address_in(const std::string& network, const std::vector<InterfaceAddress>& all);
+[[noreturn]] void refuse_loopback(const std::string& network, const std::string& address,
+                                         const std::vector<InterfaceAddress>& all);
+/// Throws: ConfigError if the leader is to listen at one address of this host alone, and the others look for it at
+/// another one. sought: a name or address; where it is none of this host's, as it may be called otherwise elsewhere, or
+/// empty, nothing is known.
+void check_is_sought_at(const std::string& sought, const std::string& address);
 // The one address by which other hosts may reach this one, where nobody has said towards whom.
 [[nodiscard]] std::string only_address(const std::vector<InterfaceAddress>& all);
 /// Returns the address, in numbers, by which the other processes reach this host: the one that packets to the leader

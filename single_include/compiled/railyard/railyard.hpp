@@ -131,6 +131,14 @@ template <class Value>
   return all;
 }
 
+/// Returns the values as joined() by ", " does: of very many only the first, and how many there are besides.
+template <class Value>
+[[nodiscard]] std::string joined_first(const std::vector<Value>& values, std::size_t most) {
+  if (values.size() <= most) return joined(values, ", ");
+  const std::vector<Value> first(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(most));
+  return compose("{} and {} more", joined(first, ", "), values.size() - most);
+}
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -2096,12 +2104,13 @@ struct JoinPlan {
 /// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers
 /// of all; the others follow, and make and end theirs as they are told.
 ///
-/// Laws: join() returns in every process, or throws in every one that is alive, by the timeout. What the leader tells
-/// is heard by all others, in order. follow() returns when the leader has told the next text, and leaves no worker
-/// behind; if the leader is lost, the followers' calls throw HostLostError. room() lets in who has come back.
-/// When the leader is lost, one of the others may take its place, and see to it that it is the only one: it calls
-/// offer(), has the others call try_to_follow() with what that returns, and take_place() until that returns true, or it
-/// waits for them no longer; then it leads, with those that have come.
+/// Laws: by the timeout join() returns in every process, or throws in every one that is alive; where it has returned
+/// before the leader's throws, the first hear() throws the same. What the leader tells is heard by all others, in
+/// order. follow() returns when the leader has told the next text, and leaves no worker behind; if the leader is lost,
+/// the followers' calls throw HostLostError. room() lets in who has come back. When the leader is lost, one of the
+/// others may take its place, and see to it that it is the only one: it calls offer(), has the others call
+/// try_to_follow() with what that returns, and take_place() until that returns true, or it waits for them no longer;
+/// then it leads, with those that have come.
 template <class S>
 concept JoiningScaling = Scaling<S> &&
     requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text, const Deadline& deadline,
@@ -2128,8 +2137,10 @@ concept JoiningScaling = Scaling<S> &&
 
 namespace railyard::inline v0_1 {
 
-/// Collects values with their weights. Merging sums and weights, never means, is what makes the mean over workers
-/// exact.
+/// Collects values with their weights. Sums and weights are merged, never means, so that the mean over workers is that
+/// of all their samples: to the last bit where sums and weights are whole numbers up to 2^53, such as counts. Other
+/// sums round, so that n added values, in whatever order and by whichever worker, give the same sum but for a part of n
+/// 2^-52 of the sum of their sizes.
 class Mean {
  public:
   /// Adds the mean `value` of `weight` samples; a weight of zero leaves the value out, NaN included.
@@ -2413,13 +2424,15 @@ struct ProgressState {
   int alive = 0;
   int world_size = 0;
   std::uint64_t samples = 0;     ///< given to all ranks together, in all
+  std::uint64_t steps = 0;       ///< that have ended; 0 also where nothing tells of them
   std::int64_t epoch = -1;       ///< -1 if unknown
   std::uint64_t epoch_size = 0;  ///< 0 if unknown
   std::uint64_t epoch_done = 0;
 };
 
 /// Is the progress of a run: on a terminal one line that is redrawn at most ten times a second and fits its width;
-/// elsewhere a plain line at the first report, then at most one in ten seconds, and one at the end.
+/// elsewhere a plain line at the first report, one at the end, and one in ten seconds: until the first report in any
+/// case, and then where the run has moved.
 class ProgressLine {
  public:
   explicit ProgressLine(const detail::Console& console, bool is_quiet = false);
@@ -2470,6 +2483,9 @@ class ProgressLine {
   void redraw();
   void erase();
   void print_plain(const ProgressState& state);
+  void note_shown(const ProgressState& state);
+  // Since the last line.
+  [[nodiscard]] bool has_moved(const ProgressState& state) const noexcept;
 
   detail::Console console_;
   Kind kind_;
@@ -2477,8 +2493,9 @@ class ProgressLine {
   Metrics metrics_{};
   bool is_news_ = false;    // a report has come since the last line
   bool was_shown_ = false;  // any line at all
-  bool is_drawn_ = false;   // the line stands on the terminal now
-  double shown_at_ = 0;
+  bool was_report_shown_ = false;
+  bool is_drawn_ = false;  // the line stands on the terminal now
+  ProgressState shown_{};  // what the last line has told
   std::string line_;
   std::uint64_t num_dropped_ = 0;  // lines that could not be printed
   std::deque<std::pair<double, std::uint64_t>> marks_;
@@ -3924,6 +3941,11 @@ namespace detail {
 
 /// Returns what a store holds under key right now.
 [[nodiscard]] std::optional<std::string> peek(Store& store, std::string_view key);
+
+/// Returns the same. All ranks call it: where there are many, they have it from rank 0.
+[[nodiscard]] std::vector<std::optional<std::string>> await_all(Store& store, const std::string& prefix,
+                                                                       std::string_view stage, const World& world,
+                                                                       const Deadline& deadline);
 
 /// Throws: CollectiveError that names the ranks without a value, or else the first that has left a reason.
 void throw_if_failed(const std::vector<std::optional<std::string>>& values, const World& world,
@@ -11001,7 +11023,7 @@ struct SavedFile {
 /// A snapshot holds the rank's part of a checkpoint.
 struct SavedMessage {
   static constexpr std::int32_t no_slot = -1;
-  std::int32_t slot = 0;  ///< no_slot: it is a copy that the rank has found no memory for
+  std::int32_t slot = 0;  ///< no_slot: the rank has no part of it, most likely for want of memory
   std::int32_t attempt = 0;
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
@@ -11009,6 +11031,7 @@ struct SavedMessage {
   std::int64_t report = -1;   ///< the number of the last report before it; -1 if there was none
   bool is_report = false;     ///< it belongs to that report, and has its metrics
   bool is_memory = false;     ///< it is not to be written, but to go on from
+  std::string failure{};      ///< of one to be written: why there is no slot
   NamedValues environment{};  ///< of rank 0: see Manifest
   std::vector<SavedFile> files{};
 };
@@ -11686,11 +11709,11 @@ struct ScalingConfig {
   WorkerCount num_workers = 1;
   /// With a range: says for how many workers there is room now. By default as many as there are cores for this process,
   /// or GPUs with use_gpu. Called in the process of fit(), on its thread. Not for several processes: those that are
-  /// there say it.
+  /// there say it; and an error where num_workers is one number.
   std::function<int()> capacity{};
-  /// How often it is asked while workers train.
+  /// How often it is asked while workers train. With a range only, as well.
   std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
-  /// Under Launched: what the environment does not say, or says wrong.
+  /// Under Launched: what the environment does not say, or says wrong. Elsewhere an error.
   LaunchConfig launch{};
   /// Gives each worker a GPU of its own, which Worker::device_index() names: the one with the number of the worker on
   /// its host, of those that CUDA_VISIBLE_DEVICES shows; the only one, where an engine shows each process its own. With
@@ -11788,6 +11811,63 @@ struct CopyMemory {
 /// otherwise half of the memory is left for what may be more urgent.
 [[nodiscard]] std::string lack_of_room(const CopyMemory& memory, int num_local_workers, bool has_restarts,
                                               std::size_t left);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/user_files.hpp
+// What the user has a rank add to its checkpoints: files, and directories with all that is in them. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Looks at the files each time it is asked for their images, and reads them when the images are filled.
+class UserFiles {
+ public:
+  [[nodiscard]] bool empty() const noexcept;
+
+  /// The source may come to be later. Throws: ConfigError for a name that is taken or cannot be one, and for a source
+  /// that is a directory.
+  void add_file(std::string name, std::filesystem::path source);
+
+  /// The same of a directory, in which only plain files and directories may be. Throws: ConfigError as above, for a
+  /// source that is there and no directory, and for what can be in no checkpoint.
+  void add_directory(std::string name, std::filesystem::path source);
+
+  /// Adds an image for each file that is there now. Throws: ConfigError that names the file or directory which is not
+  /// there, or can be in no checkpoint. Filling throws: DataError if a file has gone or changed its kind meanwhile.
+  void add_images(std::vector<FileImage>& images) const;
+
+ private:
+  struct Source {
+    std::string name{};
+    std::filesystem::path path{};
+    bool is_directory = false;
+  };
+
+  // What a message to the supervisor can hold beside all else.
+  static constexpr std::size_t most_name_bytes = std::size_t{512} << 10U;
+
+  [[noreturn]] static void refuse(std::string_view name, std::string_view why);
+
+  [[nodiscard]] static bool is_directory(const std::filesystem::path& path);
+
+  void check_name(const std::string& name) const;
+
+  static void add_images(const Source& source, std::vector<FileImage>& images);
+
+  // Of all plain files below, relative to the directory, in order.
+  [[nodiscard]] static std::vector<std::string> names_in(const Source& source);
+
+  static void check_entry(const Source& source, const std::string& name, const std::filesystem::file_status& status);
+
+  [[noreturn]] static void fail_to_read(const std::filesystem::path& path, std::string_view why);
+
+  [[nodiscard]] static FileImage image_of(std::string_view name, const std::filesystem::path& path, std::size_t size,
+                                          int flags);
+
+  std::vector<Source> sources_;
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -11903,12 +11983,30 @@ class TrainState {
   [[nodiscard]] Epochs epochs(int count) noexcept;
 
   /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
-  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one.
+  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one,
+  /// and for a directory; report() and the ends of steps, if the file is not there when it is to be saved. If it goes
+  /// or becomes shorter while it is copied, that checkpoint is not written, and training goes on.
   void add_file(std::string name, std::filesystem::path source);
+
+  /// Does the same with all files in a directory and in those below it, under files/name/ and their relative paths; the
+  /// directory is looked through at each save. One without a file leaves nothing. Throws: ConfigError as add_file(),
+  /// and for links and special files in it, which are refused at each save as well, and names that can be in no
+  /// checkpoint. Example: state.add_directory("tokenizer", "build/tokenizer");
+  void add_directory(std::string name, std::filesystem::path source);
 
  private:
   friend class Worker;
   using Clock = detail::SnapshotPace::Clock;
+
+  template <class Add>
+  void adding(std::string_view call, const Add& add) const {
+    try {
+      add();
+    } catch (const ConfigError& error) {
+      throw ConfigError{
+          detail::compose("{} on rank {}/{}: {}", call, worker_->rank(), worker_->world_size(), error.what())};
+    }
+  }
 
   static void check_name(const std::string& name, std::set<std::string_view>& former);
 
@@ -11953,9 +12051,10 @@ class TrainState {
     Clock::duration cost{};  // of all that the step waits for, the making of memory for the first copies included
   };
 
-  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. may_lack_room: if there
-  // is no such memory, training goes on, and what was copied before counts; and the first time all find out what copies
-  // need, and rank 0 whether there is room, before anybody takes it.
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. If there is no such
+  // memory, a checkpoint fails as one does that cannot be written. may_lack_room: so does a copy, for which what was
+  // copied before counts then; and the first time all find out what copies need, and rank 0 whether there is room,
+  // before anybody takes it.
   Handed hand_over(SnapshotKind kind, bool is_report, bool may_lack_room = false);
 
   // The largest of all ranks' parts.
@@ -11982,13 +12081,11 @@ class TrainState {
   void warn_of_room(std::string_view why);
 
   // The others have copied their parts, which the supervisor waits for this one to complete.
-  void go_without_copy(detail::SavedMessage save, std::string_view why);
-
-  [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source);
+  void go_without(detail::SavedMessage save, std::string_view why);
 
   Worker* worker_;
   std::vector<StatePart> parts_;
-  std::vector<std::pair<std::string, std::filesystem::path>> files_;
+  detail::UserFiles files_{};
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;
@@ -13496,6 +13593,19 @@ class TrainingFunctionOf final : public TrainingFunction<B> {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/unread_settings.hpp
+// Refuses settings that would do nothing. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// scaling_name: of the policy; joins: whether its processes have to find each other.
+/// Throws: ConfigError that names the first setting which nobody would look at.
+void refuse_unread_settings(const ScalingConfig& scaling, std::string_view scaling_name, bool joins);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/detail/nvml.hpp
 // The GPUs of this host as NVIDIA's management library tells them, which leaves CUDA alone. Core room.
 
@@ -13696,6 +13806,7 @@ class Trainer<B, S> {
   Result run() {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
+    detail::refuse_unread_settings(scaling_, S::name, JoiningScaling<S>);
     if (function_->is_empty()) {
       throw ConfigError{
           "the training function given to Trainer is empty (an empty std::function, or a null pointer): give "
@@ -16581,7 +16692,8 @@ enum class Order : std::uint8_t {
   give_up = 13,  ///< the number of a request whose answer is not waited for any longer
   keeps = 14,    ///< a number, and SlotOrders: whether workers that are started again find them; answered likewise
   alive = 20,    ///< nothing: a sign of life
-  note = 21      ///< a text to be remembered, for whoever leads when the leader is lost
+  note = 21,     ///< a text to be remembered, for whoever leads when the leader is lost
+  refuse = 22    ///< whether a setting is to blame, and why: the processes do not make a run
 };
 
 /// Names what a follower sends.
@@ -17096,6 +17208,31 @@ class Socket {
   std::unique_ptr<TlsSession> tls_;
 };
 
+/// Is the address of one end, as sockets have it.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(sockaddr_storage);
+
+  [[nodiscard]] sockaddr* get() noexcept;
+  [[nodiscard]] const sockaddr* get() const noexcept;
+
+  /// Whom the socket is connected to; family AF_UNSPEC if to nobody any more.
+  [[nodiscard]] static SocketAddress of_peer(int fd) noexcept;
+  [[nodiscard]] static SocketAddress of_self(int fd) noexcept;
+
+  /// Numeric: "10.0.0.7", "fe80::1%eth0". Empty for what is no address of the internet.
+  [[nodiscard]] std::string host() const;
+  [[nodiscard]] int port() const noexcept;
+  /// Host and port, as address_text() has them.
+  [[nodiscard]] std::string text() const;
+  friend bool operator==(const SocketAddress& one, const SocketAddress& other) noexcept {
+    return one.size == other.size && std::memcmp(&one.storage, &other.storage, one.size) == 0;
+  }
+
+ private:
+  [[nodiscard]] bool is_internet() const noexcept;
+};
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -17256,7 +17393,8 @@ class Agent {
   [[nodiscard]] std::uint64_t num_steps() const;
 
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
-  /// Throws: Error if the leader is lost; the workers have been killed.
+  /// Throws: ConnectionError if the leader is lost; ConfigError or Error if it does not let the run begin, as it throws
+  /// itself. The workers have been killed.
   [[nodiscard]] std::string run();
 
  private:
@@ -17280,6 +17418,8 @@ class Agent {
   void carry_out(const Frame& frame, std::optional<std::string>& told);
 
   void command(Order order, const Frame& frame);
+
+  [[noreturn]] static void be_refused(WireReader reader);
 
   void start(const StartOrder& order);
 
@@ -17569,6 +17709,8 @@ class Bulletin {
   [[nodiscard]] virtual bool carries_secret() const = 0;
   /// Makes the secret that goes this way.
   [[nodiscard]] virtual std::string make_secret() const;
+  /// The name or address at which the others look for the leader, if they know it beforehand; else empty.
+  [[nodiscard]] virtual std::string host_to_listen_on() const;
   /// The port on which the leader has to listen; 0 leaves it to the kernel.
   [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
   /// How messages call it.
@@ -17580,6 +17722,8 @@ class Bulletin {
  private:
   std::function<bool()> is_over_;
 };
+
+[[noreturn]] void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -17610,6 +17754,7 @@ namespace detail {
 struct Launch {
   std::string launcher{};         ///< "torchrun", "Slurm", ...
   std::string why{};              ///< what that was concluded from, for people
+  bool is_in_job = true;          ///< somebody has started it, or a job that it is no part of
   int process = 0;                ///< from 0
   int num_processes = 1;          ///< on all hosts
   int local_process = 0;          ///< which of the processes of this host
@@ -17682,6 +17827,18 @@ namespace detail {
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Is what a process tells the leader of itself when it comes.
+struct Newcomer {
+  std::int32_t num_workers = 1;
+  std::string host{};  ///< a HostIdentity, and how people call it
+  std::string host_name{};
+  std::string settings{};
+  JoinDevices devices{};
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static Newcomer decode(std::string_view text);
+};
 
 /// Are the processes of a run, as the launcher counts them, also those that are lost.
 struct LaunchedMembers {
@@ -17994,26 +18151,21 @@ class Listener {
 #include <ifaddrs.h>
 #include <net/if.h>
 
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the address from which packets to a host would be sent, without sending any; nothing if there is no way
+/// there.
+[[nodiscard]] std::optional<SocketAddress> address_towards(const std::string& host);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/workers/launched.hpp
 // Workers of processes that an engine has started - Slurm, MPI, torchrun, Kubernetes - on one host or many. Workers
 // room.
 
 namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what a process tells the leader of itself when it comes.
-struct Newcomer {
-  std::int32_t num_workers = 1;
-  std::string host{};  ///< a HostIdentity, and how people call it
-  std::string host_name{};
-  std::string settings{};
-  JoinDevices devices{};
-
-  [[nodiscard]] std::string encode() const;
-  [[nodiscard]] static Newcomer decode(std::string_view text);
-};
-
-}  // namespace detail
 
 /// Joins the processes that an engine has started, each of which calls fit(), to one run. Each makes
 /// ScalingConfig::num_workers workers, as Processes does: one where the engine starts a process for every rank, as many
@@ -18030,7 +18182,8 @@ class Launched {
   static constexpr Reach reach = Reach::network;
   static constexpr bool copies_function = false;
 
-  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come.
+  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come. Where process
+  /// 0 finds that the processes do not make a run, those that have come throw what it throws, here or in hear().
   /// Costs: some milliseconds once all have come.
   void join(const JoinPlan& plan);
 
@@ -18069,6 +18222,8 @@ class Launched {
   [[nodiscard]] bool try_to_follow(const LeaderPlace& place, const Deadline& deadline);
 
  private:
+  using Agents = std::vector<std::optional<detail::AgentConnection>>;  // by process
+
   static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
 
   // Whether the run goes on under one that was chosen, which has let this process in.
@@ -18086,6 +18241,7 @@ class Launched {
   [[nodiscard]] int own_workers() const;
 
   [[nodiscard]] bool is_one_host() const;
+  [[nodiscard]] std::string address_towards(const std::string& leader_host) const;
   [[nodiscard]] detail::ConnectionLimits limits() const;
 
   [[nodiscard]] WorkerBody body_of(const WorkerBody& body) const;
@@ -18095,11 +18251,21 @@ class Launched {
   void set_place(const std::string& host, int port, const std::optional<detail::Ticket>& ticket);
 
   // Of the leader: listens, leaves its address, and waits for all others; or finds that the run goes on under another.
-  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline);
+  void gather(detail::Bulletin& bulletin, const detail::WaitTeller& teller, const Deadline& deadline);
 
-  static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents);
+  // Returns false if the run goes on under another.
+  [[nodiscard]] bool await_all(Agents& agents, const detail::Bulletin& bulletin, detail::WaitTeller teller,
+                               const Deadline& deadline);
 
-  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents);
+  // Those that have come are not to take the end of this process for its loss, after which a run may begin again.
+  void refuse(Agents& agents, const std::exception& error) const;
+
+  static std::string missing_text(const Agents& agents);
+
+  static void check_fit(const Agents& agents);
+  void check_newcomers(const Agents& agents) const;
+
+  void take_in(Agents& agents);
 
   void check_newcomer(const detail::Newcomer& newcomer, int process) const;
 
@@ -18122,10 +18288,11 @@ class Launched {
   void say(const std::string& line) const;
 
   // Of the others.
-  void find_leader(detail::Bulletin& bulletin, const Deadline& deadline);
+  void find_leader(detail::Bulletin& bulletin, detail::WaitTeller teller, const Deadline& deadline);
 
   // Returns false if nobody is there any more, so that another address is worth a look.
-  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const Deadline& deadline);
+  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, detail::WaitTeller& teller,
+                                const Deadline& deadline);
 
   void connect_to(const std::string& host, int port, std::uint32_t generation, const Deadline& deadline);
 
@@ -18135,19 +18302,19 @@ class Launched {
   std::optional<detail::Hmac> secret_;
   std::string address_;  // by which the others reach this host
   detail::NetworkStorePlace place_{};
-  std::unique_ptr<detail::Listener> listener_;                  // of the leader
-  std::unique_ptr<detail::AgentLines> lines_;                   // of the leader
-  std::unique_ptr<detail::Bulletin> bulletin_;                  // of the leader, where processes may come back
-  detail::Newcomer own_{};                                        // what this process is
-  detail::LaunchedMembers members_{};                             // of the leader
-  std::string told_;                                            // what all have been told last
-  std::string noted_;                                           // and asked to remember
-  int leading_ = 0;                                               // the process that leads
-  int former_ = 0;                                                // the one that led before it
-  Deadline::Clock::time_point next_return_{};                     // when to ask again whether another was chosen
-  std::uint32_t first_generation_ = 0;                            // of workers, under this leader
-  std::vector<std::optional<detail::AgentConnection>> agents_;  // of one that is about to lead: who has come
-  Deadline::Clock::time_point next_sign_{};                       // of its life that it gives these
+  std::unique_ptr<detail::Listener> listener_;      // of the leader
+  std::unique_ptr<detail::AgentLines> lines_;       // of the leader
+  std::unique_ptr<detail::Bulletin> bulletin_;      // of the leader, where processes may come back
+  detail::Newcomer own_{};                            // what this process is
+  detail::LaunchedMembers members_{};                 // of the leader
+  std::string told_;                                // what all have been told last
+  std::string noted_;                               // and asked to remember
+  int leading_ = 0;                                   // the process that leads
+  int former_ = 0;                                    // the one that led before it
+  Deadline::Clock::time_point next_return_{};         // when to ask again whether another was chosen
+  std::uint32_t first_generation_ = 0;                // of workers, under this leader
+  Agents agents_{};                                   // of one that is about to lead: who has come
+  Deadline::Clock::time_point next_sign_{};           // of its life that it gives these
   std::vector<bool> has_part_;                      // in the last start under a leader that is lost, by process
   std::vector<bool> is_gone_;                       // those that have led and are lost since then, by process
   std::uint64_t num_steps_ = 0;                       // of this process's workers then
@@ -22304,6 +22471,30 @@ template <class Example>
   return {at::stack(data), targets.empty() ? at::Tensor{} : at::stack(targets)};
 }
 
+// Asks a LibTorch dataset for samples. What it throws comes with their numbers, and is a DataError unless the user has
+// chosen another Error.
+template <class D>
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> fetch_batch(D& dataset, std::span<const std::size_t> indices) {
+  const auto say = [indices](const char* what) {
+    const std::vector<std::size_t> all(indices.begin(), indices.end());
+    return compose("the LibTorch dataset was asked for {} {}: {}", all.size() == 1 ? "sample" : "samples",
+                   joined_first(all, 5), what);
+  };
+  try {
+    return collate(dataset.get_batch(c10::ArrayRef<std::size_t>(indices.data(), indices.size())));
+  } catch (const ConfigError& error) {
+    throw ConfigError{say(error.what())};
+  } catch (const DataError& error) {
+    throw DataError{say(error.what())};
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DataError{say(error.what())};
+  } catch (...) {
+    throw DataError{say("an exception that is no std::exception")};
+  }
+}
+
 // Throws: ConfigError that names the options which are set and that loaders of this kind do not know. what: they go
 // over. remedy: makes a Dataset of it.
 void check_options_without_dataset(const Worker& worker, const LoaderOptions& options, std::string_view what,
@@ -22363,8 +22554,9 @@ template <class D>
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
 /// its size(); with or without .map(Stack<>()). The loop reads it by itself. Throws: ConfigError if size() is empty, or
-/// if the options set what is for loaders of a railyard::Dataset.
-/// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+/// if the options set what is for loaders of a railyard::Dataset; in the loop, what the dataset throws, with the
+/// samples that it was asked for: a DataError, unless that was another Error. Example: ry::prepare_loader(worker,
+/// MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
 template <class D>
 [[nodiscard]] Loader prepare_loader(Worker& worker, D dataset, const LoaderOptions& options) {
   static_assert(
@@ -22384,7 +22576,7 @@ template <class D>
       const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
       const auto shared = std::make_shared<D>(std::move(dataset));
       const auto fetch = [shared](std::span<const std::size_t> indices) {
-        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices.data(), indices.size())));
+        return detail::fetch_batch(*shared, indices);
       };
       return detail::make_loader(worker, fetch, num_samples, options);
     }
