@@ -145,6 +145,10 @@ run_slurm() {
   slurm_script "exec '$show'"
   sbatch --wait -N2 -n4 "$folder/script" >/dev/null || fail "sbatch"
   expect 1 "start the program by srun"
+  touch "$folder/go"
+  slurm_script "exec '$counts' '$folder/go' '$folder/runs' batch"
+  sbatch --wait -N2 -n4 "$folder/script" >/dev/null || fail "a run in the batch script"
+  grep -q "start the program by srun" "$log" || fail "fit() says nothing of srun"
   salloc -N3 --ntasks-per-node=1 mpirun.openmpi --allow-run-as-root "$show" >"$log" 2>&1 || fail "mpirun in salloc"
   expect 3 "Open MPI: OMPI_COMM_WORLD_RANK="
 
@@ -152,6 +156,7 @@ run_slurm() {
   (cd "$folder" && sbatch --wait --output="$log" "$root/examples/launch/slurm.sbatch" "$show") >/dev/null ||
     fail "examples/launch/slurm.sbatch"
   expect 3 "of 1 here" "restart 0"
+  run_refused
   run_requeue
   run_no_kill
 
@@ -188,6 +193,21 @@ run_slurm_spaces() {
 
 # says TEXT FILE...: waits until a line of the files holds the text.
 says() { wait_until 60 grep -q -F -- "$1" "${@:2}" || { cat "${@:2}" >"$log.all" && mv "$log.all" "$log" && fail "no \"$1\""; }; }
+
+# What would be refused again is not put into the queue again.
+run_refused() {
+  local name="refused\$SLURM_PROCID" # another setting in each process
+  rm -f "$log"
+  if timeout 120 sbatch --wait --output="$log" examples/launch/slurm.sbatch \
+    sh -c "exec '$counts' '$folder/go' '$folder/runs' $name" >/dev/null; then
+    fail "processes with other settings run"
+  fi
+  [ "$(grep -c "was started with other settings" "$log")" = 3 ] || fail "not all processes say what differs"
+  [ "$(grep -c "SLURM_RESTART_COUNT=\|requeue" "$log")" = 0 ] || fail "Slurm starts them again"
+  scontrol show job "$(squeue -h -t all -o %i | sort -n | tail -n 1)" >"$folder/job"
+  grep -q "Restarts=0" "$folder/job" && grep -q "ExitCode=1:0" "$folder/job" || { cp "$folder/job" "$log" && fail "the job"; }
+  echo "ok: a wrong configuration ends the job"
+}
 
 # A run that is told to stop saves, leaves with status 75, and goes on where it was when the job runs again.
 run_requeue() {
