@@ -151,6 +151,8 @@ struct LoaderState {
   [[nodiscard]] State state() const {
     State state = place().state();
     if (!data().empty()) state.values.set("data", data());
+    state.values.set("global_batch_size", static_cast<std::int64_t>(options.global_batch_size));
+    state.values.set("batch_size_per_worker", static_cast<std::int64_t>(options.batch_size_per_worker));
     if (!is_own) return state;
     state.is_own = true;
     state.values.set("rank", worker->rank());
@@ -178,6 +180,7 @@ struct LoaderState {
     if (is_as_long && first.count() && saved.consumed() > *first.count()) {
       refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
+    tell_of_sizes(state);
     leave_epoch();
     epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
     const bool goes_on = is_as_long && !begins_anew && saved.consumed() > 0;  // in the order that it had
@@ -212,6 +215,23 @@ struct LoaderState {
         "parts are others: give the run {} workers, or begin anew with another RunConfig::name, and let the Trainer's "
         "dataset have what all are to do alike",
         rank, workers, worker->world_size(), workers));
+  }
+
+  // Places are as good as they were, but steps are of other samples than those that the learning rate was chosen for.
+  void tell_of_sizes(const State& state) const {
+    if (worker->rank() != 0) return;
+    std::string text;
+    const auto compare = [&](std::string_view name, std::string_view words, std::size_t now) {
+      const Value* value = state.values.find(name);
+      if (value == nullptr) return;  // an older release has saved it
+      const auto then = static_cast<std::size_t>(value->as<std::int64_t>());
+      const auto shown = [](std::size_t size) { return size == 0 ? "none" : compose("{}", size); };
+      if (then != now)
+        text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ", words, shown(now), shown(then));
+    };
+    compare("global_batch_size", "global batch size", options.global_batch_size);
+    compare("batch_size_per_worker", "batch size per worker", options.batch_size_per_worker);
+    if (!text.empty()) worker->warn(compose("a loader goes on with another size of batches: {}", text));
   }
 
   // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. Ranks

@@ -146,7 +146,8 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 
 /// Finds out what an earlier program has left of the run, and whether this one may go on with it.
 /// Throws: ConfigError if it may not.
-[[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInfo& info) {
+[[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const ScalingConfig& scaling,
+                                            const RunInfo& info) {
   const std::string remains = place.is_new ? std::string{} : remains_of_run(place.path);
   if (!remains.empty() && !accepts_change(run.accept_changes, "checkpoints")) {
     throw ConfigError{compose(
@@ -180,6 +181,11 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   tell("the backend", info.backend, before.backend);
   tell("the scaling", info.scaling, before.scaling);
   tell("a world size of", compose("{}", info.world_size), compose("{}", before.world_size));
+  const bool has_other_size = info.world_size != before.world_size;
+  const std::string settings = difference_of_settings(run, scaling, before.settings, has_other_size);
+  if (!settings.empty() && !before.has_succeeded) {
+    before.problems.push_back(compose("the run goes on with other settings than it was started with: {}", settings));
+  }
   if (before.seed && *before.seed != info.seed && !accepts_change(run.accept_changes, "seed")) {
     throw ConfigError{
         compose("RunConfig::seed is {}, but the run in {} was started with {}, and its order of samples "
@@ -408,7 +414,7 @@ class Trainer<B, S> {
                std::optional<detail::Inheritance> inherited) {
     info.name = place.name;
     info.path = place.path;
-    detail::RunRecord before = detail::read_earlier(place, run, info);
+    detail::RunRecord before = detail::read_earlier(place, run, scaling_, info);
     const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
     if (has_other_seed) before.seed = info.seed;  // the next start needs none
     if (before.is_recovered || has_other_seed) detail::write_again(before, info, run, scaling_);

@@ -355,6 +355,33 @@ TEST_CASE("Datasets of a run: a loader that drives no step may be put back on on
   CHECK(warns_of(result, "a loader on rank 1/2 goes on with data that is another"));
 }
 
+TEST_CASE("Datasets of a run: a run that goes on with batches of another size is told so, with both sizes") {
+  const Scratch scratch;
+  const auto fit_with = [&scratch](std::size_t global, std::size_t per_worker, std::uint64_t last_step) {
+    return ry::Trainer<ry::SharedMemory, ry::Threads>{
+        [=](ry::Worker& worker) {
+          const ry::LoaderOptions options{
+              .global_batch_size = global, .batch_size_per_worker = per_worker, .drives_step = true};
+          auto loader = ry::prepare_loader(worker, worker.dataset("train"), options);
+          ry::TrainState state{worker, {{"loader", loader}}};
+          for ([[maybe_unused]] const auto& batch : loader) {
+            if (worker.steps() == last_step) throw std::runtime_error{"as planned"};
+          }
+        },
+        {.num_workers = 2},
+        {.name = "run",
+         .storage_path = scratch.path(),
+         .checkpoint = {.every_steps = 1},
+         .progress = ry::Progress::quiet},
+        {{"train", source(false)}}}
+        .fit();
+  };
+  CHECK_FALSE(warns_of(fit_with(6, 0, 2), "instead of"));
+  CHECK_FALSE(warns_of(fit_with(6, 0, 4), "instead of"));
+  CHECK(warns_of(fit_with(12, 0, 5), "another size of batches: global batch size 12 instead of 6"));
+  CHECK(warns_of(fit_with(0, 3, 7), "global batch size none instead of 12, batch size per worker 3 instead of none"));
+}
+
 TEST_CASE("Datasets of a run: damaged samples are told of where a loop does not go to the end, too") {
   const Scratch scratch;
   const ry::Dataset damaged{

@@ -6,11 +6,13 @@
 #include "unit/train/toy_training.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ry = railyard;
@@ -109,6 +111,30 @@ TEST_CASE("Record of a run: what run.json has said is in the checkpoints, where 
     CHECK(result.history() == whole.history());
     CHECK(ry::detail::read_run_record(file.parent_path()).seed == std::uint64_t{7});
   }
+}
+
+TEST_CASE("Record of a run: settings that are others than at its start are told, with both values, and no others") {
+  const Scratch scratch;
+  const auto go_on = [&scratch](std::uint64_t last, ry::RunConfig config, int num_workers = 2) {
+    config.name = "run";
+    const auto fail = [last](auto&, std::uint64_t step) {
+      if (step == last) throw std::runtime_error{"a test"};
+    };
+    return run<SharedThreads>(scratch, fail, std::move(config), num_workers);
+  };
+  const ry::RunConfig first{.failure = {.memory_percent = 0.5}};
+  const std::string words = "goes on with other settings than it was started with: ";
+  CHECK_FALSE(warns_of(go_on(7, first), words));
+  CHECK_FALSE(warns_of(go_on(12, first), words));
+  CHECK(warns_of(go_on(17, {.checkpoint = {.keep = 3, .score = "sum"},
+                            .failure = {.memory_percent = 0.5},
+                            .stop_grace = std::chrono::milliseconds{2500}}),
+                 words + "checkpoint_keep 3 instead of 0, checkpoint_score sum instead of none, stop_grace_seconds 2.5 "
+                         "instead of 30"));
+  CHECK(warns_of(go_on(22, {}), words + "memory_percent 1 instead of 0.5"));
+  const ry::Result fewer = go_on(27, first, 1);
+  CHECK_FALSE(warns_of(fewer, words));
+  CHECK(warns_of(fewer, "was started with a world size of 2 and goes on with 1"));
 }
 
 TEST_CASE("Record of a run: without run.json and checkpoints it does not begin anew, unless that is accepted by name") {

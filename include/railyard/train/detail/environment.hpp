@@ -53,7 +53,7 @@ inline void note_options(std::string_view part, const NamedValues& state, NamedV
 [[nodiscard]] inline std::string text_of_value(const Value& value) {
   return value.visit([](const auto& held) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
-      return held;
+      return held.empty() ? std::string{"none"} : held;
     } else {
       return compose("{}", held);
     }

@@ -41,6 +41,7 @@ struct RunRecord {
   std::string scaling{};
   int world_size = 0;
   std::optional<std::uint64_t> seed{};
+  NamedValues settings{};      ///< all that run.json says; empty if it is lost
   bool is_recovered = false;   ///< run.json is lost, and the newest checkpoint has said what it did
   bool has_succeeded = false;  ///< and what was to be saved of it is
   double seconds = 0;
@@ -60,6 +61,15 @@ struct RunRecord {
   } catch (const std::ios_base::failure&) {  // whoever asks a stream's buffer is told of errors so
   }
   throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
+}
+
+/// Returns what run.json says, but for numbers that JSON does not know.
+[[nodiscard]] inline NamedValues values_of_record(const Json& json) {
+  NamedValues values;
+  for (std::size_t at = 0; at < json.names().size(); ++at) {
+    if (json.items()[at].kind() != Json::Kind::null) values.set(json.names()[at], read_value(json.items()[at]));
+  }
+  return values;
 }
 
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
@@ -164,6 +174,7 @@ inline void recover_record(const std::filesystem::path& run, std::string_view wh
       record.scaling = json.at("scaling").text();
       record.world_size = json.at("world_size").as<int>();
       record.seed = json.at("seed").as<std::uint64_t>();
+      record.settings = values_of_record(json);
     } catch (const std::exception& error) {
       recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
     }

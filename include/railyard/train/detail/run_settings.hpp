@@ -2,13 +2,18 @@
 // What run.json tells of the settings of a run. Train room.
 #pragma once
 
+#include "railyard/train/detail/environment.hpp"
 #include "railyard/train/detail/json.hpp"
+#include "railyard/train/detail/run_record.hpp"
 #include "railyard/train/run_config.hpp"
 #include "railyard/train/scaling_config.hpp"
 
+#include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/value.hpp"
 
 #include <chrono>
+#include <string>
 #include <string_view>
 
 namespace railyard::inline v0_1 {
@@ -42,6 +47,19 @@ inline void add_settings(JsonObject& object, const RunConfig& run, const Scaling
   add_time("step_timeout_seconds", run.step_timeout);
   add_time("silence_limit_seconds", run.silence_limit);
   object.add("report_step_times", run.report_step_times);
+}
+
+/// Says which settings differ from those that run.json told, "max_failures 3 instead of 0, ..."; empty if none does.
+/// has_other_size: the number of workers is told by itself.
+[[nodiscard]] inline std::string difference_of_settings(const RunConfig& run, const ScalingConfig& scaling,
+                                                        const NamedValues& then, bool has_other_size) {
+  JsonObject object;
+  add_settings(object, run, scaling);
+  NamedValues now;
+  for (const auto& [name, value] : values_of_record(parse_json(object.text()))) {
+    if (!has_other_size || !name.ends_with("_workers")) now.set(name, value);
+  }
+  return difference_of(now, then);
 }
 
 }  // namespace detail
