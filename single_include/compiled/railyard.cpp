@@ -13906,7 +13906,7 @@ void note_options(std::string_view part, const NamedValues& state, NamedValues& 
 std::string text_of_value(const Value& value) {
   return value.visit([](const auto& held) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
-      return held;
+      return held.empty() ? std::string{"none"} : held;
     } else {
       return compose("{}", held);
     }
@@ -14999,6 +14999,14 @@ std::string text_of_file(const std::filesystem::path& path) {
   throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
 }
 
+NamedValues values_of_record(const Json& json) {
+  NamedValues values;
+  for (std::size_t at = 0; at < json.names().size(); ++at) {
+    if (json.items()[at].kind() != Json::Kind::null) values.set(json.names()[at], read_value(json.items()[at]));
+  }
+  return values;
+}
+
 Metrics metrics_of_line(const Json& json) {
   Metrics metrics;
   for (std::size_t at = 0; at < json.names().size(); ++at) {
@@ -15071,6 +15079,7 @@ RunRecord read_run_record(const std::filesystem::path& run) {
       record.scaling = json.at("scaling").text();
       record.world_size = json.at("world_size").as<int>();
       record.seed = json.at("seed").as<std::uint64_t>();
+      record.settings = values_of_record(json);
     } catch (const std::exception& error) {
       recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
     }
@@ -17395,6 +17404,17 @@ void add_settings(JsonObject& object, const RunConfig& run, const ScalingConfig&
   object.add("report_step_times", run.report_step_times);
 }
 
+std::string difference_of_settings(const RunConfig& run, const ScalingConfig& scaling,
+                                                        const NamedValues& then, bool has_other_size) {
+  JsonObject object;
+  add_settings(object, run, scaling);
+  NamedValues now;
+  for (const auto& [name, value] : values_of_record(parse_json(object.text()))) {
+    if (!has_other_size || !name.ends_with("_workers")) now.set(name, value);
+  }
+  return difference_of(now, then);
+}
+
 std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;
@@ -18494,7 +18514,8 @@ int first_size(ElasticSize& size, std::chrono::nanoseconds start_timeout) {
               deadline.budget_text(), size.no_room())};
 }
 
-RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInfo& info) {
+RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const ScalingConfig& scaling,
+                                            const RunInfo& info) {
   const std::string remains = place.is_new ? std::string{} : remains_of_run(place.path);
   if (!remains.empty() && !accepts_change(run.accept_changes, "checkpoints")) {
     throw ConfigError{compose(
@@ -18528,6 +18549,11 @@ RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInf
   tell("the backend", info.backend, before.backend);
   tell("the scaling", info.scaling, before.scaling);
   tell("a world size of", compose("{}", info.world_size), compose("{}", before.world_size));
+  const bool has_other_size = info.world_size != before.world_size;
+  const std::string settings = difference_of_settings(run, scaling, before.settings, has_other_size);
+  if (!settings.empty() && !before.has_succeeded) {
+    before.problems.push_back(compose("the run goes on with other settings than it was started with: {}", settings));
+  }
   if (before.seed && *before.seed != info.seed && !accepts_change(run.accept_changes, "seed")) {
     throw ConfigError{
         compose("RunConfig::seed is {}, but the run in {} was started with {}, and its order of samples "
@@ -33158,6 +33184,8 @@ auto LoaderState::stock_here() const -> std::string {
 auto LoaderState::state() const -> State {
     State state = place().state();
     if (!data().empty()) state.values.set("data", data());
+    state.values.set("global_batch_size", static_cast<std::int64_t>(options.global_batch_size));
+    state.values.set("batch_size_per_worker", static_cast<std::int64_t>(options.batch_size_per_worker));
     if (!is_own) return state;
     state.is_own = true;
     state.values.set("rank", worker->rank());
@@ -33185,6 +33213,7 @@ auto LoaderState::load(const State& state) -> void {
     if (is_as_long && first.count() && saved.consumed() > *first.count()) {
       refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
+    tell_of_sizes(state);
     leave_epoch();
     epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
     const bool goes_on = is_as_long && !begins_anew && saved.consumed() > 0;  // in the order that it had
@@ -33218,6 +33247,22 @@ auto LoaderState::check_part(const State& state) const -> void {
         "parts are others: give the run {} workers, or begin anew with another RunConfig::name, and let the Trainer's "
         "dataset have what all are to do alike",
         rank, workers, worker->world_size(), workers));
+  }
+
+auto LoaderState::tell_of_sizes(const State& state) const -> void {
+    if (worker->rank() != 0) return;
+    std::string text;
+    const auto compare = [&](std::string_view name, std::string_view words, std::size_t now) {
+      const Value* value = state.values.find(name);
+      if (value == nullptr) return;  // an older release has saved it
+      const auto then = static_cast<std::size_t>(value->as<std::int64_t>());
+      const auto shown = [](std::size_t size) { return size == 0 ? "none" : compose("{}", size); };
+      if (then != now)
+        text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ", words, shown(now), shown(then));
+    };
+    compare("global_batch_size", "global batch size", options.global_batch_size);
+    compare("batch_size_per_worker", "batch size per worker", options.batch_size_per_worker);
+    if (!text.empty()) worker->warn(compose("a loader goes on with another size of batches: {}", text));
   }
 
 auto LoaderState::loses_place(const State& state, bool is_as_long) const -> bool {

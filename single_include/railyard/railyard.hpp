@@ -24770,7 +24770,7 @@ inline void note_options(std::string_view part, const NamedValues& state, NamedV
 [[nodiscard]] inline std::string text_of_value(const Value& value) {
   return value.visit([](const auto& held) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
-      return held;
+      return held.empty() ? std::string{"none"} : held;
     } else {
       return compose("{}", held);
     }
@@ -26403,6 +26403,7 @@ struct RunRecord {
   std::string scaling{};
   int world_size = 0;
   std::optional<std::uint64_t> seed{};
+  NamedValues settings{};      ///< all that run.json says; empty if it is lost
   bool is_recovered = false;   ///< run.json is lost, and the newest checkpoint has said what it did
   bool has_succeeded = false;  ///< and what was to be saved of it is
   double seconds = 0;
@@ -26422,6 +26423,15 @@ struct RunRecord {
   } catch (const std::ios_base::failure&) {  // whoever asks a stream's buffer is told of errors so
   }
   throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
+}
+
+/// Returns what run.json says, but for numbers that JSON does not know.
+[[nodiscard]] inline NamedValues values_of_record(const Json& json) {
+  NamedValues values;
+  for (std::size_t at = 0; at < json.names().size(); ++at) {
+    if (json.items()[at].kind() != Json::Kind::null) values.set(json.names()[at], read_value(json.items()[at]));
+  }
+  return values;
 }
 
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
@@ -26526,6 +26536,7 @@ inline void recover_record(const std::filesystem::path& run, std::string_view wh
       record.scaling = json.at("scaling").text();
       record.world_size = json.at("world_size").as<int>();
       record.seed = json.at("seed").as<std::uint64_t>();
+      record.settings = values_of_record(json);
     } catch (const std::exception& error) {
       recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
     }
@@ -30176,6 +30187,19 @@ inline void add_settings(JsonObject& object, const RunConfig& run, const Scaling
   object.add("report_step_times", run.report_step_times);
 }
 
+/// Says which settings differ from those that run.json told, "max_failures 3 instead of 0, ..."; empty if none does.
+/// has_other_size: the number of workers is told by itself.
+[[nodiscard]] inline std::string difference_of_settings(const RunConfig& run, const ScalingConfig& scaling,
+                                                        const NamedValues& then, bool has_other_size) {
+  JsonObject object;
+  add_settings(object, run, scaling);
+  NamedValues now;
+  for (const auto& [name, value] : values_of_record(parse_json(object.text()))) {
+    if (!has_other_size || !name.ends_with("_workers")) now.set(name, value);
+  }
+  return difference_of(now, then);
+}
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -32074,7 +32098,8 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 
 /// Finds out what an earlier program has left of the run, and whether this one may go on with it.
 /// Throws: ConfigError if it may not.
-[[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInfo& info) {
+[[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const ScalingConfig& scaling,
+                                            const RunInfo& info) {
   const std::string remains = place.is_new ? std::string{} : remains_of_run(place.path);
   if (!remains.empty() && !accepts_change(run.accept_changes, "checkpoints")) {
     throw ConfigError{compose(
@@ -32108,6 +32133,11 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   tell("the backend", info.backend, before.backend);
   tell("the scaling", info.scaling, before.scaling);
   tell("a world size of", compose("{}", info.world_size), compose("{}", before.world_size));
+  const bool has_other_size = info.world_size != before.world_size;
+  const std::string settings = difference_of_settings(run, scaling, before.settings, has_other_size);
+  if (!settings.empty() && !before.has_succeeded) {
+    before.problems.push_back(compose("the run goes on with other settings than it was started with: {}", settings));
+  }
   if (before.seed && *before.seed != info.seed && !accepts_change(run.accept_changes, "seed")) {
     throw ConfigError{
         compose("RunConfig::seed is {}, but the run in {} was started with {}, and its order of samples "
@@ -32336,7 +32366,7 @@ class Trainer<B, S> {
                std::optional<detail::Inheritance> inherited) {
     info.name = place.name;
     info.path = place.path;
-    detail::RunRecord before = detail::read_earlier(place, run, info);
+    detail::RunRecord before = detail::read_earlier(place, run, scaling_, info);
     const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
     if (has_other_seed) before.seed = info.seed;  // the next start needs none
     if (before.is_recovered || has_other_seed) detail::write_again(before, info, run, scaling_);
@@ -54680,6 +54710,8 @@ struct LoaderState {
   [[nodiscard]] State state() const {
     State state = place().state();
     if (!data().empty()) state.values.set("data", data());
+    state.values.set("global_batch_size", static_cast<std::int64_t>(options.global_batch_size));
+    state.values.set("batch_size_per_worker", static_cast<std::int64_t>(options.batch_size_per_worker));
     if (!is_own) return state;
     state.is_own = true;
     state.values.set("rank", worker->rank());
@@ -54707,6 +54739,7 @@ struct LoaderState {
     if (is_as_long && first.count() && saved.consumed() > *first.count()) {
       refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
+    tell_of_sizes(state);
     leave_epoch();
     epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
     const bool goes_on = is_as_long && !begins_anew && saved.consumed() > 0;  // in the order that it had
@@ -54741,6 +54774,23 @@ struct LoaderState {
         "parts are others: give the run {} workers, or begin anew with another RunConfig::name, and let the Trainer's "
         "dataset have what all are to do alike",
         rank, workers, worker->world_size(), workers));
+  }
+
+  // Places are as good as they were, but steps are of other samples than those that the learning rate was chosen for.
+  void tell_of_sizes(const State& state) const {
+    if (worker->rank() != 0) return;
+    std::string text;
+    const auto compare = [&](std::string_view name, std::string_view words, std::size_t now) {
+      const Value* value = state.values.find(name);
+      if (value == nullptr) return;  // an older release has saved it
+      const auto then = static_cast<std::size_t>(value->as<std::int64_t>());
+      const auto shown = [](std::size_t size) { return size == 0 ? "none" : compose("{}", size); };
+      if (then != now)
+        text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ", words, shown(now), shown(then));
+    };
+    compare("global_batch_size", "global batch size", options.global_batch_size);
+    compare("batch_size_per_worker", "batch size per worker", options.batch_size_per_worker);
+    if (!text.empty()) worker->warn(compose("a loader goes on with another size of batches: {}", text));
   }
 
   // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. Ranks

@@ -2871,6 +2871,8 @@ class HeldState {
 inline constexpr std::string_view claims_name = "generations";
 /// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
 [[nodiscard]] std::string text_of_file(const std::filesystem::path& path);
+/// Returns what run.json says, but for numbers that JSON does not know.
+[[nodiscard]] NamedValues values_of_record(const Json& json);
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
 [[nodiscard]] Metrics metrics_of_line(const Json& json);
 /// Calls take with each line of a file of JSON objects and where it ends, and adds to problems how many are damaged.

@@ -12435,6 +12435,7 @@ struct RunRecord {
   std::string scaling{};
   int world_size = 0;
   std::optional<std::uint64_t> seed{};
+  NamedValues settings{};      ///< all that run.json says; empty if it is lost
   bool is_recovered = false;   ///< run.json is lost, and the newest checkpoint has said what it did
   bool has_succeeded = false;  ///< and what was to be saved of it is
   double seconds = 0;
@@ -13345,6 +13346,11 @@ namespace detail {
 /// code (callbacks, functions), and accept_changes. Times are in seconds.
 void add_settings(JsonObject& object, const RunConfig& run, const ScalingConfig& scaling);
 
+/// Says which settings differ from those that run.json told, "max_failures 3 instead of 0, ..."; empty if none does.
+/// has_other_size: the number of workers is told by itself.
+[[nodiscard]] std::string difference_of_settings(const RunConfig& run, const ScalingConfig& scaling,
+                                                        const NamedValues& then, bool has_other_size);
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -13704,7 +13710,8 @@ void check_settings(const ScalingConfig& scaling, const RunConfig& run);
 
 /// Finds out what an earlier program has left of the run, and whether this one may go on with it.
 /// Throws: ConfigError if it may not.
-[[nodiscard]] RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInfo& info);
+[[nodiscard]] RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const ScalingConfig& scaling,
+                                            const RunInfo& info);
 
 /// Returns the Result that a run has left which has succeeded.
 [[nodiscard]] Result recorded_result(const RunPlace& place, const RunConfig& run, RunRecord before);
@@ -13879,7 +13886,7 @@ class Trainer<B, S> {
                std::optional<detail::Inheritance> inherited) {
     info.name = place.name;
     info.path = place.path;
-    detail::RunRecord before = detail::read_earlier(place, run, info);
+    detail::RunRecord before = detail::read_earlier(place, run, scaling_, info);
     const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
     if (has_other_seed) before.seed = info.seed;  // the next start needs none
     if (before.is_recovered || has_other_seed) detail::write_again(before, info, run, scaling_);
@@ -22164,6 +22171,9 @@ struct LoaderState {
 
  private:
   void check_part(const State& state) const;
+
+  // Places are as good as they were, but steps are of other samples than those that the learning rate was chosen for.
+  void tell_of_sizes(const State& state) const;
 
   // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. Ranks
   // whose loaders drive steps are told by rank 0. Of others each looks by itself: some may be loaded on one rank only.
