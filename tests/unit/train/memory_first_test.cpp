@@ -309,24 +309,24 @@ TEST_CASE("Memory first: no step of an epoch is left out where no part of the st
 
 TEST_CASE("Memory first: a second TrainState does not go on from copies that the first one has made meanwhile") {
   const Scratch scratch;
-  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
-      scratch, 2,
-      [](auto& worker) {
-        for (const int stage : {0, 1}) {
-          Data data;
-          ry::TrainState state{worker, {{"data", data}}};
-          if (stage == 1) worker.report({{"begins_at", data.position}});
-          for (; data.position < steps_per_epoch - 1; ++data.position) {
-            worker.samples(1);
-            if (worker.attempt() == 0 && data.position == 3) {
-              worker.barrier();  // both have made copies of the steps before
-              if (worker.rank() == 1) throw std::runtime_error{"a test"};
-            }
-            worker.end_step();
-          }
-        }
-      },
-      {.failure = {.max_failures = 1, .memory_percent = every_step}});
+  const ry::Result result =
+      run_in<ry::SharedMemory, ry::Processes>(scratch, 2,
+                                              [](auto& worker) {
+                                                for (const int stage : {0, 1}) {
+                                                  Data data;
+                                                  ry::TrainState state{worker, {{"data", data}}};
+                                                  if (stage == 1) worker.report({{"begins_at", data.position}});
+                                                  for (; data.position < steps_per_epoch - 1; ++data.position) {
+                                                    worker.samples(1);
+                                                    if (worker.attempt() == 0 && data.position == 3) {
+                                                      worker.barrier();  // both have made copies of the steps before
+                                                      if (worker.rank() == 1) throw std::runtime_error{"a test"};
+                                                    }
+                                                    worker.end_step();
+                                                  }
+                                                }
+                                              },
+                                              {.failure = {.max_failures = 1, .memory_percent = every_step}});
   INFO(result.error());
   REQUIRE(result);
   CHECK(result.attempts().at(1).begin_step > 0);

@@ -31,22 +31,29 @@ namespace {
 
 using OwnWork = std::function<void(ry::WorkerLink&, int attempt)>;
 
+// Of a run of one worker. config has to outlive it.
+ry::detail::Supervision supervision_of(const Scratch& scratch, const ry::RunConfig& config, ry::detail::RunLease lease,
+                                       const std::shared_ptr<ry::detail::Files>& files,
+                                       const ry::detail::StorageLimits& limits) {
+  return ry::detail::Supervision{config,
+                                 ry::detail::ElasticSize{{.num_workers = 1}},
+                                 {.name = "x", .path = scratch.path(), .world_size = 1},
+                                 ry::Deadline::Clock::now(),
+                                 std::move(lease),
+                                 {},
+                                 {},
+                                 ry::detail::Console{},
+                                 files,
+                                 limits};
+}
+
 // Runs one worker, whose storage stalls from the start of that on.
 ry::Result run_stalled(const Scratch& scratch, ry::RunConfig config, const std::shared_ptr<StalledFiles>& files,
                        const OwnWork& work, const ry::detail::StorageLimits& limits = {}) {
   config.progress = ry::Progress::quiet;
   std::filesystem::create_directories(scratch.path() / "logs");
   ry::detail::RunLease lease{scratch.path(), {.beat = 5ms, .patience = 50ms, .answer = 50ms}, files};
-  ry::detail::Supervision supervision{config,
-                                      ry::detail::ElasticSize{{.num_workers = 1}},
-                                      {.name = "x", .path = scratch.path(), .world_size = 1},
-                                      ry::Deadline::Clock::now(),
-                                      std::move(lease),
-                                      {},
-                                      {},
-                                      ry::detail::Console{},
-                                      files,
-                                      limits};
+  auto supervision = supervision_of(scratch, config, std::move(lease), files, limits);
   return supervision.run(
       [&](const ry::GroupPlan& plan) {
         auto group = ry::Processes{}.start(plan, [&work](ry::WorkerLink& link) {
@@ -74,16 +81,7 @@ int status_of_dying(const DyingRun& it, const Scratch& scratch, std::atomic<int>
   static_cast<void>(lease.taker(true));  // so that nobody looks again before it has to
   ry::RunConfig config = it.config;
   config.progress = ry::Progress::quiet;
-  ry::detail::Supervision supervision{config,
-                                      ry::detail::ElasticSize{{.num_workers = 1}},
-                                      {.name = "x", .path = scratch.path(), .world_size = 1},
-                                      ry::Deadline::Clock::now(),
-                                      std::move(lease),
-                                      {},
-                                      {},
-                                      ry::detail::Console{},
-                                      files,
-                                      {.rest = 50ms, .end = 1h}};
+  auto supervision = supervision_of(scratch, config, std::move(lease), files, {.rest = 50ms, .end = 1h});
   const auto result = supervision.run(
       [&](const ry::GroupPlan& plan) {
         it.start(storage);
@@ -134,16 +132,7 @@ ry::Result run_without_start(const Scratch& scratch, const std::shared_ptr<Stall
                              const std::function<void()>& start_workers) {
   const ry::RunConfig config{.progress = ry::Progress::quiet};
   ry::detail::RunLease lease{scratch.path(), {.beat = 5ms, .patience = 50ms, .answer = 50ms}, files};
-  ry::detail::Supervision supervision{config,
-                                      ry::detail::ElasticSize{{.num_workers = 1}},
-                                      {.name = "x", .path = scratch.path(), .world_size = 1},
-                                      ry::Deadline::Clock::now(),
-                                      std::move(lease),
-                                      {},
-                                      {},
-                                      ry::detail::Console{},
-                                      files,
-                                      {.rest = 50ms, .end = 200ms}};
+  auto supervision = supervision_of(scratch, config, std::move(lease), files, {.rest = 50ms, .end = 200ms});
   return supervision.run(
       [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
         files->stall();
