@@ -5620,6 +5620,12 @@ auto Fingerprint::add_files(const std::vector<std::string>& paths) -> void {
     }
   }
 
+std::uint64_t fingerprint_of(const std::type_info& type) noexcept {
+  Fingerprint fingerprint;
+  fingerprint.add(std::string_view{type.name()});
+  return fingerprint.value();
+}
+
 std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept {
   if (policy.stops_at_once()) return 0;
   Fingerprint fingerprint;
@@ -19158,11 +19164,7 @@ BatchMapper::BatchMapper(Function function) : function_(std::move(function)) {
     if (!function_) throw ConfigError{"a BatchMapper was given no function"};
   }
 
-auto BatchMapper::kind() const -> std::uint64_t {
-    detail::Fingerprint fingerprint;
-    fingerprint.add(std::string_view{function_.target_type().name()});
-    return fingerprint.value();
-  }
+auto BatchMapper::kind() const -> std::uint64_t { return detail::fingerprint_of(function_.target_type()); }
 
 auto BatchMapper::schema(const Schema& before) const -> Schema {
     std::vector<Column> columns;
@@ -21868,11 +21870,7 @@ Tokenizer::Tokenizer(Options options) : options_(std::move(options)) {
 
 auto Tokenizer::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
 
-auto Tokenizer::kind() const -> std::uint64_t {
-    detail::Fingerprint fingerprint;
-    fingerprint.add(std::string_view{options_.tokens.target_type().name()});
-    return fingerprint.value();
-  }
+auto Tokenizer::kind() const -> std::uint64_t { return detail::fingerprint_of(options_.tokens.target_type()); }
 
 auto Tokenizer::schema(const Schema& before) const -> Schema { return detail::with_fields(before, fields_after(before)); }
 

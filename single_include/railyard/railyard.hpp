@@ -10618,6 +10618,13 @@ class Fingerprint {
   std::uint64_t value_ = 0;
 };
 
+/// Tells users' functions apart by their types: each lambda has one of its own.
+[[nodiscard]] inline std::uint64_t fingerprint_of(const std::type_info& type) noexcept {
+  Fingerprint fingerprint;
+  fingerprint.add(std::string_view{type.name()});
+  return fingerprint.value();
+}
+
 template <class T>
 concept Identifiable = requires(Fingerprint& to, const T& value) {
   to.add(value);
@@ -33653,11 +33660,7 @@ class BatchMapper {
   }
 
   /// Another when the function is of another type, as each lambda is.
-  [[nodiscard]] std::uint64_t kind() const {
-    detail::Fingerprint fingerprint;
-    fingerprint.add(std::string_view{function_.target_type().name()});
-    return fingerprint.value();
-  }
+  [[nodiscard]] std::uint64_t kind() const { return detail::fingerprint_of(function_.target_type()); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Column> columns;
     const auto no_ends = std::make_shared<const std::vector<std::uint64_t>>();
@@ -37740,11 +37743,7 @@ class Tokenizer {
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
   /// Another when the function is of another type, as each lambda is.
-  [[nodiscard]] std::uint64_t kind() const {
-    detail::Fingerprint fingerprint;
-    fingerprint.add(std::string_view{options_.tokens.target_type().name()});
-    return fingerprint.value();
-  }
+  [[nodiscard]] std::uint64_t kind() const { return detail::fingerprint_of(options_.tokens.target_type()); }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
 
   [[nodiscard]] Block transform(const Block& block) const {

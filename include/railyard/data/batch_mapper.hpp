@@ -15,8 +15,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string_view>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -35,11 +33,7 @@ class BatchMapper {
   }
 
   /// Another when the function is of another type, as each lambda is.
-  [[nodiscard]] std::uint64_t kind() const {
-    detail::Fingerprint fingerprint;
-    fingerprint.add(std::string_view{function_.target_type().name()});
-    return fingerprint.value();
-  }
+  [[nodiscard]] std::uint64_t kind() const { return detail::fingerprint_of(function_.target_type()); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Column> columns;
     const auto no_ends = std::make_shared<const std::vector<std::uint64_t>>();

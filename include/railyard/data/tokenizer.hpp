@@ -17,7 +17,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -44,11 +43,7 @@ class Tokenizer {
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
   /// Another when the function is of another type, as each lambda is.
-  [[nodiscard]] std::uint64_t kind() const {
-    detail::Fingerprint fingerprint;
-    fingerprint.add(std::string_view{options_.tokens.target_type().name()});
-    return fingerprint.value();
-  }
+  [[nodiscard]] std::uint64_t kind() const { return detail::fingerprint_of(options_.tokens.target_type()); }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
 
   [[nodiscard]] Block transform(const Block& block) const {

@@ -5549,6 +5549,9 @@ class Fingerprint {
   std::uint64_t value_ = 0;
 };
 
+/// Tells users' functions apart by their types: each lambda has one of its own.
+[[nodiscard]] std::uint64_t fingerprint_of(const std::type_info& type) noexcept;
+
 template <class T>
 concept Identifiable = requires(Fingerprint& to, const T& value) {
   to.add(value);

@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 #include <sys/stat.h>
@@ -76,6 +77,13 @@ class Fingerprint {
  private:
   std::uint64_t value_ = 0;
 };
+
+/// Tells users' functions apart by their types: each lambda has one of its own.
+[[nodiscard]] inline std::uint64_t fingerprint_of(const std::type_info& type) noexcept {
+  Fingerprint fingerprint;
+  fingerprint.add(std::string_view{type.name()});
+  return fingerprint.value();
+}
 
 template <class T>
 concept Identifiable = requires(Fingerprint& to, const T& value) {
