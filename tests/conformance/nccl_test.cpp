@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The laws of Backend for Nccl, among threads and among processes, and inside Checked: on the fakes of tests/fakes, or
-// on a GPU where tests/gpu.sh runs them.
+// The laws of Backend for Nccl, among threads and among processes, inside Checked, and for the host's buffers: on the
+// fakes of tests/fakes, or on a GPU where tests/gpu.sh runs them.
 #include "railyard/collectives/nccl.hpp"
 #include "railyard/collectives/checked.hpp"
 #include "railyard/workers/processes.hpp"
@@ -14,7 +14,8 @@ struct Pair;
 using NcclOnThreads = Pair<StagedNccl, railyard::Threads>;
 using NcclOnProcesses = Pair<StagedNccl, railyard::Processes>;
 using CheckedNcclOnThreads = Pair<railyard::Checked<StagedNccl>, railyard::Threads>;
+using HostNcclOnThreads = Pair<HostNccl, railyard::Threads>;
 }  // namespace railyard_test
 
-#define RAILYARD_TEST_PAIRS NcclOnThreads, NcclOnProcesses, CheckedNcclOnThreads
+#define RAILYARD_TEST_PAIRS NcclOnThreads, NcclOnProcesses, CheckedNcclOnThreads, HostNcclOnThreads
 #include "backend_laws.hpp"

@@ -3,6 +3,8 @@
 // thread that does one thing after the other. RAILYARD_FAKE_CUDA_DEVICES says how many devices there are (default 8).
 // RAILYARD_FAKE_CUDA_ERROR makes cudaGetDeviceCount return that code. With RAILYARD_FAKE_CUDA_STRICT=1 it refuses, as
 // the real one, a process that was forked from one which had called it before.
+#include "fake_address.hpp"
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -125,20 +127,22 @@ int cudaSetDevice(int device) {
   return success;
 }
 int cudaMalloc(void** memory, std::size_t size_bytes) {
-  *memory = std::malloc(size_bytes);
-  allocations().change([&](auto& all) { all.insert(*memory); });
+  void* const place = std::malloc(size_bytes);
+  allocations().change([&](auto& all) { all.insert(place); });
+  *memory = fake::device_address(place);
   return success;
 }
 int cudaFree(void* memory) {
-  allocations().change([&](auto& all) { all.erase(memory); });
-  std::free(memory);
+  void* const place = fake::host_address(memory);
+  allocations().change([&](auto& all) { all.erase(place); });
+  std::free(place);
   return success;
 }
 // As with memory that is not pinned: done when it returns.
 int cudaMemcpyAsync(void* to, const void* from, std::size_t size_bytes, int /*kind*/, void* stream) {
   auto done = std::make_shared<std::atomic<bool>>(false);
   stream_of(stream).add([=] {
-    if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+    if (size_bytes > 0) std::memcpy(fake::host_address(to), fake::host_address(from), size_bytes);
     *done = true;
     done->notify_all();
   });
@@ -149,6 +153,8 @@ int cudaStreamCreateWithFlags(void** stream, unsigned /*flags*/) {
   *stream = new Stream;
   return success;
 }
+// Its thread stays: this fake keeps streams for good.
+int cudaStreamDestroy(void* /*stream*/) { return success; }
 int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
   stream_of(stream).add([=] { function(data); });
   return success;

@@ -8,6 +8,8 @@
 //   init_fail, init_stall: the rank's communicator fails, or is never ready
 //   refuse, fail, stall: the operation is refused by the call, fails later, or is never done
 // RAILYARD_FAKE_NCCL_VERSION is the version it says it is.
+#include "fake_address.hpp"
+
 #include "railyard/core/dtype.hpp"
 
 #include <algorithm>
@@ -245,10 +247,10 @@ std::uint64_t kind_of(int operation, int dtype, std::size_t count, int detail) {
 }
 
 Transfer send_to(int peer, const void* data, std::size_t size, std::uint64_t kind) {
-  return {peer, true, static_cast<char*>(const_cast<void*>(data)), size, kind};
+  return {peer, true, fake::host_address(static_cast<char*>(const_cast<void*>(data))), size, kind};
 }
 Transfer receive_from(int peer, void* data, std::size_t size, std::uint64_t kind) {
-  return {peer, false, static_cast<char*>(data), size, kind};
+  return {peer, false, fake::host_address(static_cast<char*>(data)), size, kind};
 }
 
 template <class T, class Sum>
@@ -294,7 +296,7 @@ Work reduction(const Comm& comm, const void* in, void* out, std::size_t count, s
     work.transfers.push_back(send_to(rank, static_cast<const char*>(in) + index * stride, size, kind));
     work.transfers.push_back(receive_from(rank, all->data() + index * size, size, kind));
   }
-  work.endings.push_back([=, ranks = comm.size] { reduce(*all, out, count, ranks, dtype, op); });
+  work.endings.push_back([=, ranks = comm.size] { reduce(*all, fake::host_address(out), count, ranks, dtype, op); });
   return work;
 }
 

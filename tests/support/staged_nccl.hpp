@@ -149,4 +149,56 @@ class StagedNccl {
 };
 static_assert(ry::Backend<StagedNccl>);
 
+/// Is Nccl as it is, given buffers of the host.
+class HostNccl {
+ public:
+  static constexpr std::string_view name = "Nccl given the host's";
+  static constexpr ry::Reach reach = ry::Reach::network;
+  static constexpr ry::DeviceKind device_kind = ry::DeviceKind::cpu;
+  static constexpr bool sends_ahead = true;
+  struct Options {};
+
+  static void check(const Options& /*options*/) { ry::Nccl::check(nccl_options()); }
+  static std::unique_ptr<HostNccl> connect(const Options& /*options*/, const ry::World& world, ry::Store& store,
+                                           const ry::Deadline& deadline) {
+    auto backend = std::make_unique<HostNccl>();
+    backend->nccl_ = connect_nccl(world, store, deadline);
+    backend->world_ = world;
+    return backend;
+  }
+
+  auto all_reduce(ry::Buffer data, ry::ReduceOp op, const ry::Call& call) {
+    static_cast<void>(ry::detail::Arguments{world_, device_kind}.all_reduce(data, op));  // memory of a device is none
+    return nccl_->all_reduce(data, op, call);
+  }
+  auto reduce_scatter(ry::ConstBuffer in, ry::Buffer out, ry::ReduceOp op, const ry::Call& call) {
+    return nccl_->reduce_scatter(in, out, op, call);
+  }
+  auto broadcast(ry::Buffer data, int root, const ry::Call& call) { return nccl_->broadcast(data, root, call); }
+  auto all_gather(ry::ConstBuffer in, ry::Buffer out, const ry::Call& call) { return nccl_->all_gather(in, out, call); }
+  auto all_gather_uneven(ry::ConstBuffer in, ry::Buffer out, std::span<const std::size_t> counts,
+                         const ry::Call& call) {
+    return nccl_->all_gather_uneven(in, out, counts, call);
+  }
+  auto gather(ry::ConstBuffer in, ry::Buffer out, int root, const ry::Call& call) {
+    return nccl_->gather(in, out, root, call);
+  }
+  auto scatter(ry::ConstBuffer in, ry::Buffer out, int root, const ry::Call& call) {
+    return nccl_->scatter(in, out, root, call);
+  }
+  auto all_to_all(ry::ConstBuffer in, ry::Buffer out, const ry::Call& call) { return nccl_->all_to_all(in, out, call); }
+  ry::FinishedWork barrier(const ry::Call& call) {
+    nccl_->barrier(call).wait(call.deadline);
+    return {};
+  }
+  auto send(ry::ConstBuffer data, int peer, const ry::Call& call) { return nccl_->send(data, peer, call); }
+  auto receive(ry::Buffer data, int peer, const ry::Call& call) { return nccl_->receive(data, peer, call); }
+  void abort(std::string_view reason) noexcept { nccl_->abort(reason); }
+
+ private:
+  ry::World world_{};
+  std::unique_ptr<ry::Nccl> nccl_{};
+};
+static_assert(ry::Backend<HostNccl>);
+
 }  // namespace railyard_test

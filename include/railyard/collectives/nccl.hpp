@@ -6,6 +6,7 @@
 #include "railyard/collectives/detail/nccl_devices.hpp"
 #include "railyard/collectives/detail/nccl_group.hpp"
 #include "railyard/collectives/detail/nccl_library.hpp"
+#include "railyard/collectives/detail/nccl_staging.hpp"
 #include "railyard/collectives/detail/rendezvous.hpp"
 
 #include "railyard/core/backend.hpp"
@@ -53,7 +54,8 @@ static_assert(Work<NcclWork>);
 ///
 /// Operations are put on Call::stream, where nullptr is CUDA's default stream of the rank's device, and return; only
 /// the first between two ranks waits until NCCL has connected them. Failures after that are thrown by the Work, and by
-/// every later call. Buffers lie on the rank's device.
+/// every later call. Buffers lie on the rank's device. Those on the host are taken there and back, on a stream of their
+/// own, before the call returns: for numbers of the host that go with training, not for large data.
 ///
 /// Where NCCL falls short of the concept: it sums half types in their own precision, and it does not compare what the
 /// ranks call. A disagreement that makes it hang is found and named; one that it lets pass (a smaller count here than
@@ -137,110 +139,104 @@ class Nccl {
   Nccl& operator=(const Nccl&) = delete;
   ~Nccl() {
     // Freeing waits for the whole device. After a failure that may be for ever: the process's end frees it then.
-    if (group_->leave()) cuda_.free(word_);
+    if (!group_->leave()) return;
+    cuda_.free(word_);
+    staging_.free();
   }
 
   /// Which GPU this rank uses.
   [[nodiscard]] Device device() const noexcept { return {DeviceKind::cuda, device_}; }
 
   NcclWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
-    const auto signature = arguments().all_reduce(data, op);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.all_reduce(data.data, data.data, data.count, dtype_of(data.dtype), op_of(op, data.dtype), comm,
-                             stream);
+    const auto signature = arguments(data).all_reduce(data, op);
+    return start(signature, call, {}, data, in_place, [&](const Launch& on) {
+      return nccl_.all_reduce(on.out.data, on.out.data, data.count, dtype_of(data.dtype), op_of(op, data.dtype),
+                              on.comm, on.stream);
     });
   }
   NcclWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
-    const auto signature = arguments().reduce_scatter(in, out, op);
-    check_device(signature, {in, out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.reduce_scatter(in.data, out.data, out.count, dtype_of(in.dtype), op_of(op, in.dtype), comm, stream);
+    const auto signature = arguments(in).reduce_scatter(in, out, op);
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return nccl_.reduce_scatter(on.in.data, on.out.data, out.count, dtype_of(in.dtype), op_of(op, in.dtype), on.comm,
+                                  on.stream);
     });
   }
   NcclWork broadcast(Buffer data, int root, const Call& call) {
-    const auto signature = arguments().broadcast(data, root);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.broadcast(data.data, data.data, data.count, dtype_of(data.dtype), root, comm, stream);
+    const auto signature = arguments(data).broadcast(data, root);
+    return start(signature, call, {}, data, in_place, [&](const Launch& on) {
+      return nccl_.broadcast(on.out.data, on.out.data, data.count, dtype_of(data.dtype), root, on.comm, on.stream);
     });
   }
   NcclWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
-    const auto signature = arguments().all_gather(in, out);
-    check_device(signature, {in, out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.all_gather(in.data, out.data, in.count, dtype_of(in.dtype), comm, stream);
+    const auto signature = arguments(in).all_gather(in, out);
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return nccl_.all_gather(on.in.data, on.out.data, in.count, dtype_of(in.dtype), on.comm, on.stream);
     });
   }
   NcclWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
-    const auto signature = arguments().all_gather_uneven(in, out, counts);
-    check_device(signature, {in, out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
+    const auto signature = arguments(out).all_gather_uneven(in, out, counts);
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
         std::size_t begin = 0;
         for (std::size_t rank = 0; rank < counts.size(); begin += counts[rank++]) {
           if (counts[rank] == 0) continue;
-          add(nccl.broadcast(in.data, at(out, begin), counts[rank], dtype_of(in.dtype), static_cast<int>(rank), comm,
-                             stream));
+          add(nccl_.broadcast(on.in.data, at(on.out, begin), counts[rank], dtype_of(in.dtype), static_cast<int>(rank),
+                              on.comm, on.stream));
         }
       });
     });
   }
   NcclWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
-    const auto signature = arguments().gather(in, out, root);
-    check_device(signature, {in});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
-        add(nccl.send(in.data, in.count, dtype_of(in.dtype), root, comm, stream));
+    const auto signature = arguments(in).gather(in, out, root);
+    return start(signature, call, in, world_.rank == root ? out : Buffer{}, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
+        add(nccl_.send(on.in.data, in.count, dtype_of(in.dtype), root, on.comm, on.stream));
         for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
-          add(nccl.recv(slice(out, in.count, rank), in.count, dtype_of(in.dtype), rank, comm, stream));
+          add(nccl_.recv(slice(on.out, in.count, rank), in.count, dtype_of(in.dtype), rank, on.comm, on.stream));
         }
       });
     });
   }
   NcclWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
-    const auto signature = arguments().scatter(in, out, root);
-    check_device(signature, {out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
+    const auto signature = arguments(out).scatter(in, out, root);
+    return start(signature, call, world_.rank == root ? in : ConstBuffer{}, out, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
         for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
-          add(nccl.send(slice(in, out.count, rank), out.count, dtype_of(out.dtype), rank, comm, stream));
+          add(nccl_.send(slice(on.in, out.count, rank), out.count, dtype_of(out.dtype), rank, on.comm, on.stream));
         }
-        add(nccl.recv(out.data, out.count, dtype_of(out.dtype), root, comm, stream));
+        add(nccl_.recv(on.out.data, out.count, dtype_of(out.dtype), root, on.comm, on.stream));
       });
     });
   }
   NcclWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
-    const auto signature = arguments().all_to_all(in, out);
-    check_device(signature, {in, out});
+    const auto signature = arguments(in).all_to_all(in, out);
     const std::size_t count = in.count / static_cast<std::size_t>(world_.size);
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
         for (int rank = 0; rank < world_.size; ++rank) {
-          add(nccl.send(slice(in, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
-          add(nccl.recv(slice(out, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
+          add(nccl_.send(slice(on.in, count, rank), count, dtype_of(in.dtype), rank, on.comm, on.stream));
+          add(nccl_.recv(slice(on.out, count, rank), count, dtype_of(in.dtype), rank, on.comm, on.stream));
         }
       });
     });
   }
   /// The Work is done when all ranks' streams have come to it.
   NcclWork barrier(const Call& call) {
-    return start({.operation = detail::Operation::barrier}, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.all_reduce(word_, word_, 1, detail::NcclDtype::i32, detail::NcclOp::max, comm, stream);
+    const detail::Signature signature{.operation = detail::Operation::barrier};
+    return start(signature, call, {}, {word_, 1, Dtype::i32, device()}, in_place, [&](const Launch& on) {
+      return nccl_.all_reduce(word_, word_, 1, detail::NcclDtype::i32, detail::NcclOp::max, on.comm, on.stream);
     });
   }
   NcclWork send(ConstBuffer data, int peer, const Call& call) {
-    const auto signature = arguments().send(data, peer);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.send(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    const auto signature = arguments(data).send(data, peer);
+    return start(signature, call, data, {}, apart, [&](const Launch& on) {
+      return nccl_.send(on.in.data, data.count, dtype_of(data.dtype), peer, on.comm, on.stream);
     });
   }
   NcclWork receive(Buffer data, int peer, const Call& call) {
-    const auto signature = arguments().receive(data, peer);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.recv(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    const auto signature = arguments(data).receive(data, peer);
+    return start(signature, call, {}, data, apart, [&](const Launch& on) {
+      return nccl_.recv(on.out.data, data.count, dtype_of(data.dtype), peer, on.comm, on.stream);
     });
   }
 
@@ -248,7 +244,18 @@ class Nccl {
 
  private:
   using Library = detail::NcclLibrary;
-  using Comm = detail::NcclComm;
+
+  // What an operation is launched with.
+  struct Launch {
+    ConstBuffer in;
+    Buffer out;
+    detail::NcclComm* comm = nullptr;
+    void* stream = nullptr;
+  };
+  // Whether an operation reads what is in out.
+  static constexpr bool in_place = true;
+  static constexpr bool apart = false;
+
   static constexpr char failed_card = '!';
 
   Nccl(const Options& options, const World& world, Store& store, const std::string& prefix)
@@ -257,7 +264,8 @@ class Nccl {
         world_(world),
         device_(options.device >= 0 ? options.device
                 : world.device >= 0 ? world.device
-                                    : world.local_rank) {
+                                    : world.local_rank),
+        staging_(cuda_, device()) {
     const int count = detail::count_devices_here(cuda_);
     if (device_ >= count) throw_too_few(device_ + 1, count);
     group_ = std::make_shared<detail::NcclGroup>(nccl_, cuda_, world, device_, store, prefix);
@@ -315,16 +323,12 @@ class Nccl {
 
   // A sum of 1 to size: connections that cannot carry anything are found here, and not in the first hour of training.
   void test(const Deadline& deadline) {
-    const detail::DeviceGuard guard{cuda_, device_};
-    cuda_.require(cuda_.malloc(&word_, sizeof(std::int32_t)), "cudaMalloc");
-    const auto copy = [&](void* to, const void* from) {
-      cuda_.require(cuda_.memcpy_async(to, from, sizeof(std::int32_t), detail::cuda_memcpy_default, nullptr),
-                    "cudaMemcpyAsync");
-    };
+    {
+      const detail::DeviceGuard guard{cuda_, device_};
+      cuda_.require(cuda_.malloc(&word_, sizeof(std::int32_t)), "cudaMalloc");
+    }
     std::int32_t sum = world_.rank + 1;
-    copy(word_, &sum);
-    all_reduce({word_, 1, Dtype::i32, device()}, ReduceOp::sum, {.deadline = deadline}).wait(deadline);
-    copy(&sum, word_);  // to memory that is not pinned: is done when it returns
+    all_reduce(buffer_of_value(sum), ReduceOp::sum, {.deadline = deadline}).wait(deadline);
     const std::int32_t expected = world_.size * (world_.size + 1) / 2;
     if (sum != expected) {
       throw Error{
@@ -334,12 +338,40 @@ class Nccl {
     }
   }
 
-  template <class Launch>
-  NcclWork start(const detail::Signature& signature, const Call& call, const Launch& launch) {
-    return {group_, group_->start(signature, call, launch)};
+  // Starts an operation where its buffers are. What is on the host goes to the device and comes back before this
+  // returns.
+  template <class Function>
+  NcclWork start(const detail::Signature& signature, const Call& call, const ConstBuffer& in, const Buffer& out,
+                 bool is_in_place, const Function& launch) {
+    if (is_on_host(in) || is_on_host(out)) return start_from_host(signature, call, in, out, is_in_place, launch);
+    check_device(signature, {in, out});
+    return {group_, group_->start(signature, call, [&](detail::NcclComm* comm, void* stream) {
+              return launch(Launch{in, out, comm, stream});
+            })};
   }
 
-  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+  template <class Function>
+  NcclWork start_from_host(const detail::Signature& signature, const Call& call, const ConstBuffer& in,
+                           const Buffer& out, bool is_in_place, const Function& launch) {
+    const detail::DeviceGuard guard{cuda_, device_};
+    const detail::NcclStaging::Staged staged = staging_.take_in(in, out, is_in_place);
+    auto operation = group_->start(signature, {.deadline = call.deadline, .stream = staging_.stream()},
+                                   [&](detail::NcclComm* comm, void* stream) {
+                                     return launch(Launch{staged.in, staged.out, comm, stream});
+                                   });
+    group_->wait(operation, call.deadline);
+    staging_.give_out(staged, out);
+    return {group_, std::move(operation)};
+  }
+
+  [[nodiscard]] static bool is_on_host(const ConstBuffer& buffer) noexcept {
+    return buffer.count > 0 && buffer.device.kind == DeviceKind::cpu;
+  }
+
+  // Of an operation on buffers that all lie where this one does.
+  [[nodiscard]] detail::Arguments arguments(const ConstBuffer& buffer) const noexcept {
+    return {world_, buffer.device.kind};
+  }
 
   void check_device(const detail::Signature& signature, std::initializer_list<ConstBuffer> buffers) const {
     for (const ConstBuffer& buffer : buffers) {
@@ -409,6 +441,7 @@ class Nccl {
   World world_;
   int device_;
   std::shared_ptr<detail::NcclGroup> group_{};
+  detail::NcclStaging staging_;
   void* word_ = nullptr;  // on the device, for the barrier
 };
 static_assert(Backend<Nccl>);

@@ -143,7 +143,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   }
 
   /// Starts an operation on call's stream and returns without waiting for it, but the first time that two ranks meet:
-  /// launch(nccl, communicator, stream).
+  /// launch(communicator, stream).
   template <class Launch>
   [[nodiscard]] Operation start(const Signature& signature, const Call& call, const Launch& launch) {
     throw_if_lost(signature);
@@ -158,7 +158,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
       const DeviceGuard guard{cuda_, device_};
       operation.event = take_event();
       NcclResult result = NcclResult::success;
-      with_communicator(operation, [&] { result = launch(nccl_, comm_, call.stream.handle); });
+      with_communicator(operation, [&] { result = launch(comm_, call.stream.handle); });
       if (result == NcclResult::in_progress) {  // until then nothing is on the stream
         await(operation, call.deadline, [&] {
           with_communicator(operation, [&] { result = state(); });

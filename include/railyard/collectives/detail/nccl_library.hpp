@@ -52,6 +52,7 @@ inline constexpr int cuda_success = 0;
 inline constexpr int cuda_initialization_error = 3;
 inline constexpr int cuda_not_ready = 600;
 inline constexpr unsigned cuda_event_disable_timing = 2;
+inline constexpr unsigned cuda_stream_non_blocking = 1;
 inline constexpr int cuda_memcpy_default = 4;  // by the addresses: to and from the device, or on it
 
 /// Is NCCL, 2.18 or newer.
@@ -117,6 +118,8 @@ struct CudaLibrary {
     library.find("cudaMalloc", malloc);
     library.find("cudaFree", free);
     library.find("cudaMemcpyAsync", memcpy_async);
+    library.find("cudaStreamCreateWithFlags", stream_create);
+    library.find("cudaStreamDestroy", stream_destroy);
     library.find("cudaEventCreateWithFlags", event_create);
     library.find("cudaEventRecord", event_record);
     library.find("cudaEventQuery", event_query);
@@ -136,6 +139,8 @@ struct CudaLibrary {
   int (*malloc)(void**, std::size_t) = nullptr;
   int (*free)(void*) = nullptr;
   int (*memcpy_async)(void*, const void*, std::size_t, int, void*) = nullptr;
+  int (*stream_create)(void**, unsigned) = nullptr;
+  int (*stream_destroy)(void*) = nullptr;
   int (*event_create)(void**, unsigned) = nullptr;
   int (*event_record)(void*, void*) = nullptr;
   int (*event_query)(void*) = nullptr;
