@@ -64,7 +64,7 @@ find_tables() {
 build_benchmarks() {
   local build=$1 libtorch=$2
   CXX=$cxx cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRAILYARD_TESTS=OFF -DRAILYARD_EXAMPLES=OFF \
-    -DRAILYARD_LIBTORCH="$libtorch"
+    -DRAILYARD_LIBTORCH="$libtorch" -DRAILYARD_LIBTORCH_CUDA=OFF
   cmake --build "$build" --target "${@:3}"
 } >&2
 

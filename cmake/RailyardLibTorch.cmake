@@ -4,6 +4,7 @@
 include_guard(GLOBAL)
 set(RAILYARD_LIBTORCH "" CACHE PATH
     "An unpacked LibTorch or site-packages/torch; PYTHON asks python3 where its torch is; empty searches the system")
+option(RAILYARD_LIBTORCH_CUDA "Link LibTorch's part for GPUs where it has one: programs without a GPU start faster without" ON)
 set(RAILYARD_LIBTORCH_PROBE "${CMAKE_CURRENT_LIST_DIR}/libtorch_version.cpp")
 
 # Sets root to the folder that has include/ and lib/, or problem to a sentence.
@@ -108,6 +109,31 @@ function(railyard_torch_library_version)
   unset(links CACHE)
 endfunction()
 
+# Sets torch_cuda to what links LibTorch's part for GPUs, "" where it has none or that cannot be loaded here, such as a
+# wheel's without the libraries of CUDA. No symbol of it is used: it tells LibTorch of its kernels when it is loaded.
+function(railyard_torch_cuda)
+  set(torch_cuda "" PARENT_SCOPE)
+  get_filename_component(lib_dir "${torch_library}" DIRECTORY)
+  if(NOT RAILYARD_LIBTORCH_CUDA OR NOT EXISTS "${lib_dir}/libtorch_cuda.so")
+    return()
+  endif()
+  set(link "-Wl,--push-state,--no-as-needed" "${lib_dir}/libtorch_cuda.so" "-Wl,--pop-state")
+  if(NOT CMAKE_CROSSCOMPILING AND NOT "${RAILYARD_LIBTORCH_CUDA_LOADS}" STREQUAL "${link}")
+    unset(runs CACHE)
+    unset(links CACHE)
+    try_run(runs links "${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/railyard_libtorch_cuda" "${RAILYARD_LIBTORCH_PROBE}"
+            LINK_OPTIONS ${torch_link_options} LINK_LIBRARIES "${torch_library}" "${c10_library}" ${link}
+            COMPILE_OUTPUT_VARIABLE log RUN_OUTPUT_VARIABLE log)
+    if(NOT links OR NOT runs EQUAL 0)
+      string(STRIP "${log}" log)
+      message(STATUS "LibTorch's part for GPUs is left out: ${lib_dir}/libtorch_cuda.so cannot be loaded (${log})")
+      return()
+    endif()
+    set(RAILYARD_LIBTORCH_CUDA_LOADS "${link}" CACHE INTERNAL "")
+  endif()
+  set(torch_cuda "${link}" PARENT_SCOPE)
+endfunction()
+
 # Sets torch_link_options: wheels want libraries of CUDA to be found at run time, also where no GPU is used.
 function(railyard_torch_link_options)
   set(torch_link_options "" PARENT_SCOPE)
@@ -192,6 +218,7 @@ endfunction()
 
 macro(railyard_make_libtorch)
   railyard_torch_fmt()
+  railyard_torch_cuda()
   set(torch_dirs ${fmt_dir} "${include_dir}" "${include_dir}/torch/csrc/api/include")
   add_library(railyard::libc10 UNKNOWN IMPORTED GLOBAL)
   set_target_properties(railyard::libc10 PROPERTIES IMPORTED_LOCATION "${c10_library}")
@@ -201,5 +228,5 @@ macro(railyard_make_libtorch)
     PROPERTIES IMPORTED_LOCATION "${torch_library}"
                INTERFACE_INCLUDE_DIRECTORIES "${torch_dirs}"
                INTERFACE_LINK_OPTIONS "${torch_link_options}"
-               INTERFACE_LINK_LIBRARIES railyard::libc10)
+               INTERFACE_LINK_LIBRARIES "railyard::libc10;${torch_cuda}")
 endmacro()

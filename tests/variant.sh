@@ -80,7 +80,7 @@ case $name in
       python3 -m pip install --quiet --no-deps --target "$wheel" torch nvidia-cuda-runtime nvidia-cuda-cupti
       touch "$wheel/complete"
     fi
-    configure -DRAILYARD_LIBTORCH="$wheel/torch"
+    configure -DRAILYARD_LIBTORCH="$wheel/torch" -DRAILYARD_LIBTORCH_CUDA=OFF
     grep LibTorch "$build.log"
     compile torch_tests part_examples part_link_order  # the other suites have no LibTorch in them
     run -L '^unit$' -R '^torch_tests'

@@ -60,6 +60,7 @@ PROCESS_STATE = {
     "workers/detail/stack_teller.hpp",
     "workers/detail/tls.hpp",
     "torch/detail/pool_allocator.hpp",
+    "torch/detail/worker_gpu.hpp",
 }
 STATE = re.compile(r"((inline|extern) (?!const)|\s+(inline )?static (?!const|inline const)(thread_local )?)[^()]*[;={]")
 # Two releases in one program are told apart by a namespace of their own each (TRAPS 29).

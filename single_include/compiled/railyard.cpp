@@ -13708,6 +13708,8 @@ auto Worker::on_samples(std::function<void(std::uint64_t, bool)> function) -> vo
 
 auto Worker::on_abandoned_step(std::function<void()> function) -> void { on_abandoned_step_ = std::move(function); }
 
+auto Worker::on_stream(std::function<Stream()> function) -> void { on_stream_ = std::move(function); }
+
 auto Worker::request_stop() noexcept -> void { stop_requested_ = true; }
 
 auto Worker::should_stop() -> bool {
@@ -13795,6 +13797,8 @@ auto Worker::drop_extensions() noexcept -> void {
   }
 
 auto Worker::link() noexcept -> WorkerLink& { return *link_; }
+
+auto Worker::stream() const -> Stream { return on_stream_ ? on_stream_() : Stream{}; }
 
 auto Worker::end_waits(std::string_view reason) -> void { waits_.end(reason); }
 
@@ -29151,6 +29155,8 @@ CudaLibrary::CudaLibrary(const std::string& path) {
     library.find("cudaMalloc", malloc);
     library.find("cudaFree", free);
     library.find("cudaMemcpyAsync", memcpy_async);
+    library.find("cudaStreamCreateWithFlags", stream_create);
+    library.find("cudaStreamDestroy", stream_destroy);
     library.find("cudaEventCreateWithFlags", event_create);
     library.find("cudaEventRecord", event_record);
     library.find("cudaEventQuery", event_query);
@@ -29494,6 +29500,50 @@ auto NcclGroup::throw_failure(const std::string& operation, const Verdict& verdi
 
 void GiveEventBack::operator()(void* event) const { group->give_back(event); }
 
+NcclStaging::NcclStaging(const CudaLibrary& cuda, Device device) noexcept : cuda_(cuda), device_(device) {}
+
+auto NcclStaging::take_in(const ConstBuffer& in, const Buffer& out, bool is_in_place) -> Staged {
+    const std::size_t begin_of_out = (in.size_bytes() + alignment - 1) / alignment * alignment;
+    grow(begin_of_out + out.size_bytes());
+    Staged staged{.in = in, .out = out};
+    staged.in.device = staged.out.device = device_;
+    if (in.count > 0) staged.in.data = memory_;
+    if (out.count > 0) staged.out.data = static_cast<std::byte*>(memory_) + begin_of_out;
+    if (in.count > 0) copy(memory_, in.data, in.size_bytes());
+    if (is_in_place && out.count > 0) copy(staged.out.data, out.data, out.size_bytes());
+    return staged;
+  }
+
+auto NcclStaging::give_out(const Staged& staged, const Buffer& out) -> void {
+    if (out.count > 0) copy(out.data, staged.out.data, out.size_bytes());
+  }
+
+auto NcclStaging::stream() -> Stream {
+    if (stream_ == nullptr) {
+      cuda_.require(cuda_.stream_create(&stream_, cuda_stream_non_blocking), "cudaStreamCreateWithFlags");
+    }
+    return {stream_};
+  }
+
+auto NcclStaging::free() noexcept -> void {
+    if (memory_ != nullptr) cuda_.free(std::exchange(memory_, nullptr));
+    if (stream_ != nullptr) cuda_.stream_destroy(std::exchange(stream_, nullptr));
+    capacity_ = 0;
+  }
+
+auto NcclStaging::grow(std::size_t size_bytes) -> void {
+    if (size_bytes <= capacity_) return;
+    if (memory_ != nullptr) cuda_.free(std::exchange(memory_, nullptr));
+    capacity_ = 0;
+    const std::size_t capacity = std::max(size_bytes, std::size_t{1} << 16U);
+    cuda_.require(cuda_.malloc(&memory_, capacity), "cudaMalloc");
+    capacity_ = capacity;
+  }
+
+auto NcclStaging::copy(void* to, const void* from, std::size_t size_bytes) -> void {
+    cuda_.require(cuda_.memcpy_async(to, from, size_bytes, cuda_memcpy_default, stream().handle), "cudaMemcpyAsync");
+  }
+
 }
 }
 
@@ -29566,118 +29616,112 @@ auto Nccl::connect(const Options& options, const World& world, Store& store,
 
 Nccl::~Nccl() {
     // Freeing waits for the whole device. After a failure that may be for ever: the process's end frees it then.
-    if (group_->leave()) cuda_.free(word_);
+    if (!group_->leave()) return;
+    cuda_.free(word_);
+    staging_.free();
   }
 
 auto Nccl::device() const noexcept -> Device { return {DeviceKind::cuda, device_}; }
 
 auto Nccl::all_reduce(Buffer data, ReduceOp op, const Call& call) -> NcclWork {
-    const auto signature = arguments().all_reduce(data, op);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.all_reduce(data.data, data.data, data.count, dtype_of(data.dtype), op_of(op, data.dtype), comm,
-                             stream);
+    const auto signature = arguments(data).all_reduce(data, op);
+    return start(signature, call, {}, data, in_place, [&](const Launch& on) {
+      return nccl_.all_reduce(on.out.data, on.out.data, data.count, dtype_of(data.dtype), op_of(op, data.dtype),
+                              on.comm, on.stream);
     });
   }
 
 auto Nccl::reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) -> NcclWork {
-    const auto signature = arguments().reduce_scatter(in, out, op);
-    check_device(signature, {in, out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.reduce_scatter(in.data, out.data, out.count, dtype_of(in.dtype), op_of(op, in.dtype), comm, stream);
+    const auto signature = arguments(in).reduce_scatter(in, out, op);
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return nccl_.reduce_scatter(on.in.data, on.out.data, out.count, dtype_of(in.dtype), op_of(op, in.dtype), on.comm,
+                                  on.stream);
     });
   }
 
 auto Nccl::broadcast(Buffer data, int root, const Call& call) -> NcclWork {
-    const auto signature = arguments().broadcast(data, root);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.broadcast(data.data, data.data, data.count, dtype_of(data.dtype), root, comm, stream);
+    const auto signature = arguments(data).broadcast(data, root);
+    return start(signature, call, {}, data, in_place, [&](const Launch& on) {
+      return nccl_.broadcast(on.out.data, on.out.data, data.count, dtype_of(data.dtype), root, on.comm, on.stream);
     });
   }
 
 auto Nccl::all_gather(ConstBuffer in, Buffer out, const Call& call) -> NcclWork {
-    const auto signature = arguments().all_gather(in, out);
-    check_device(signature, {in, out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.all_gather(in.data, out.data, in.count, dtype_of(in.dtype), comm, stream);
+    const auto signature = arguments(in).all_gather(in, out);
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return nccl_.all_gather(on.in.data, on.out.data, in.count, dtype_of(in.dtype), on.comm, on.stream);
     });
   }
 
 auto Nccl::all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) -> NcclWork {
-    const auto signature = arguments().all_gather_uneven(in, out, counts);
-    check_device(signature, {in, out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
+    const auto signature = arguments(out).all_gather_uneven(in, out, counts);
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
         std::size_t begin = 0;
         for (std::size_t rank = 0; rank < counts.size(); begin += counts[rank++]) {
           if (counts[rank] == 0) continue;
-          add(nccl.broadcast(in.data, at(out, begin), counts[rank], dtype_of(in.dtype), static_cast<int>(rank), comm,
-                             stream));
+          add(nccl_.broadcast(on.in.data, at(on.out, begin), counts[rank], dtype_of(in.dtype), static_cast<int>(rank),
+                              on.comm, on.stream));
         }
       });
     });
   }
 
 auto Nccl::gather(ConstBuffer in, Buffer out, int root, const Call& call) -> NcclWork {
-    const auto signature = arguments().gather(in, out, root);
-    check_device(signature, {in});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
-        add(nccl.send(in.data, in.count, dtype_of(in.dtype), root, comm, stream));
+    const auto signature = arguments(in).gather(in, out, root);
+    return start(signature, call, in, world_.rank == root ? out : Buffer{}, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
+        add(nccl_.send(on.in.data, in.count, dtype_of(in.dtype), root, on.comm, on.stream));
         for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
-          add(nccl.recv(slice(out, in.count, rank), in.count, dtype_of(in.dtype), rank, comm, stream));
+          add(nccl_.recv(slice(on.out, in.count, rank), in.count, dtype_of(in.dtype), rank, on.comm, on.stream));
         }
       });
     });
   }
 
 auto Nccl::scatter(ConstBuffer in, Buffer out, int root, const Call& call) -> NcclWork {
-    const auto signature = arguments().scatter(in, out, root);
-    check_device(signature, {out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
+    const auto signature = arguments(out).scatter(in, out, root);
+    return start(signature, call, world_.rank == root ? in : ConstBuffer{}, out, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
         for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
-          add(nccl.send(slice(in, out.count, rank), out.count, dtype_of(out.dtype), rank, comm, stream));
+          add(nccl_.send(slice(on.in, out.count, rank), out.count, dtype_of(out.dtype), rank, on.comm, on.stream));
         }
-        add(nccl.recv(out.data, out.count, dtype_of(out.dtype), root, comm, stream));
+        add(nccl_.recv(on.out.data, out.count, dtype_of(out.dtype), root, on.comm, on.stream));
       });
     });
   }
 
 auto Nccl::all_to_all(ConstBuffer in, Buffer out, const Call& call) -> NcclWork {
-    const auto signature = arguments().all_to_all(in, out);
-    check_device(signature, {in, out});
+    const auto signature = arguments(in).all_to_all(in, out);
     const std::size_t count = in.count / static_cast<std::size_t>(world_.size);
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
         for (int rank = 0; rank < world_.size; ++rank) {
-          add(nccl.send(slice(in, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
-          add(nccl.recv(slice(out, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
+          add(nccl_.send(slice(on.in, count, rank), count, dtype_of(in.dtype), rank, on.comm, on.stream));
+          add(nccl_.recv(slice(on.out, count, rank), count, dtype_of(in.dtype), rank, on.comm, on.stream));
         }
       });
     });
   }
 
 auto Nccl::barrier(const Call& call) -> NcclWork {
-    return start({.operation = detail::Operation::barrier}, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.all_reduce(word_, word_, 1, detail::NcclDtype::i32, detail::NcclOp::max, comm, stream);
+    const detail::Signature signature{.operation = detail::Operation::barrier};
+    return start(signature, call, {}, {word_, 1, Dtype::i32, device()}, in_place, [&](const Launch& on) {
+      return nccl_.all_reduce(word_, word_, 1, detail::NcclDtype::i32, detail::NcclOp::max, on.comm, on.stream);
     });
   }
 
 auto Nccl::send(ConstBuffer data, int peer, const Call& call) -> NcclWork {
-    const auto signature = arguments().send(data, peer);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.send(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    const auto signature = arguments(data).send(data, peer);
+    return start(signature, call, data, {}, apart, [&](const Launch& on) {
+      return nccl_.send(on.in.data, data.count, dtype_of(data.dtype), peer, on.comm, on.stream);
     });
   }
 
 auto Nccl::receive(Buffer data, int peer, const Call& call) -> NcclWork {
-    const auto signature = arguments().receive(data, peer);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.recv(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    const auto signature = arguments(data).receive(data, peer);
+    return start(signature, call, {}, data, apart, [&](const Launch& on) {
+      return nccl_.recv(on.out.data, data.count, dtype_of(data.dtype), peer, on.comm, on.stream);
     });
   }
 
@@ -29688,7 +29732,8 @@ Nccl::Nccl(const Options& options, const World& world, Store& store, const std::
         world_(world),
         device_(options.device >= 0 ? options.device
                 : world.device >= 0 ? world.device
-                                    : world.local_rank) {
+                                    : world.local_rank),
+        staging_(cuda_, device()) {
     const int count = detail::count_devices_here(cuda_);
     if (device_ >= count) throw_too_few(device_ + 1, count);
     group_ = std::make_shared<detail::NcclGroup>(nccl_, cuda_, world, device_, store, prefix);
@@ -29744,16 +29789,12 @@ auto Nccl::join(Store& store, const std::string& prefix, const std::vector<std::
   }
 
 auto Nccl::test(const Deadline& deadline) -> void {
-    const detail::DeviceGuard guard{cuda_, device_};
-    cuda_.require(cuda_.malloc(&word_, sizeof(std::int32_t)), "cudaMalloc");
-    const auto copy = [&](void* to, const void* from) {
-      cuda_.require(cuda_.memcpy_async(to, from, sizeof(std::int32_t), detail::cuda_memcpy_default, nullptr),
-                    "cudaMemcpyAsync");
-    };
+    {
+      const detail::DeviceGuard guard{cuda_, device_};
+      cuda_.require(cuda_.malloc(&word_, sizeof(std::int32_t)), "cudaMalloc");
+    }
     std::int32_t sum = world_.rank + 1;
-    copy(word_, &sum);
-    all_reduce({word_, 1, Dtype::i32, device()}, ReduceOp::sum, {.deadline = deadline}).wait(deadline);
-    copy(&sum, word_);  // to memory that is not pinned: is done when it returns
+    all_reduce(buffer_of_value(sum), ReduceOp::sum, {.deadline = deadline}).wait(deadline);
     const std::int32_t expected = world_.size * (world_.size + 1) / 2;
     if (sum != expected) {
       throw Error{
@@ -29763,7 +29804,13 @@ auto Nccl::test(const Deadline& deadline) -> void {
     }
   }
 
-auto Nccl::arguments() const noexcept -> detail::Arguments { return {world_, device_kind}; }
+auto Nccl::is_on_host(const ConstBuffer& buffer) noexcept -> bool {
+    return buffer.count > 0 && buffer.device.kind == DeviceKind::cpu;
+  }
+
+auto Nccl::arguments(const ConstBuffer& buffer) const noexcept -> detail::Arguments {
+    return {world_, buffer.device.kind};
+  }
 
 auto Nccl::check_device(const detail::Signature& signature, std::initializer_list<ConstBuffer> buffers) const -> void {
     for (const ConstBuffer& buffer : buffers) {
@@ -29856,6 +29903,84 @@ void apply_thread_budget_to_process(Worker& worker) {
   if (get != nullptr && set != nullptr && get() > threads) set(threads);
 }
 
+std::optional<at::Device>& gpu_of_thread() {
+  static thread_local std::optional<at::Device> gpu;
+  return gpu;
+}
+
+Stream current_stream(at::Device gpu) {
+  const c10::Stream stream = c10::impl::getDeviceGuardImpl(gpu.type())->getStream(gpu);
+  if (stream.id() == 0) return {};  // CUDA's default stream
+  // cudaStream_t c10::cuda::CUDAStream::stream() const, of a class that holds a c10::Stream and nothing else.
+  using Handle = void* (*)(const c10::Stream*);
+  static const auto handle = reinterpret_cast<Handle>(::dlsym(RTLD_DEFAULT, "_ZNK3c104cuda10CUDAStream6streamEv"));
+  if (handle == nullptr) {
+    throw ConfigError{compose(
+        "a collective on {} while another stream than CUDA's default one is current: libc10_cuda of this program does "
+        "not show its streams; use the default stream",
+        gpu.str())};
+  }
+  return {handle(&stream)};
+}
+
+void enter_gpu(Worker& worker, at::Device gpu) {
+  if (!c10::impl::hasDeviceGuardImpl(gpu.type())) return;
+  c10::impl::getDeviceGuardImpl(gpu.type())->setDevice(gpu);
+  gpu_of_thread() = gpu;
+  worker.on_stream([gpu] { return current_stream(gpu); });
+}
+
+void seed_gpu(std::uint64_t seed) {
+  const std::optional<at::Device> gpu = gpu_of_thread();
+  if (!gpu) return;
+  at::Generator generator = at::globalContext().defaultGenerator(*gpu);
+  const std::lock_guard lock{generator.mutex()};
+  generator.set_current_seed(seed);
+}
+
+void check_libtorch_knows_gpus(const Worker& worker) {
+  if (worker.device().kind != DeviceKind::cuda || c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return;
+  throw ConfigError{
+      compose("prepare_model() on rank {}/{}: the backend is for GPUs, and this program's LibTorch has no CUDA. Link a "
+              "LibTorch "
+              "that has: with CMake, RAILYARD_LIBTORCH names it, and RAILYARD_LIBTORCH_CUDA is ON; by hand, "
+              "-Wl,--no-as-needed -ltorch_cuda",
+              worker.rank(), worker.world_size())};
+}
+
+void check_backward_works(const Worker& worker) {
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return;
+  const c10::AutoGradMode with_graph{true};
+  const at::Tensor one = at::ones({1}).set_requires_grad(true);
+  try {
+    one.sum().backward();
+  } catch (const c10::Error& error) {
+    throw ConfigError{
+        compose("prepare_model() on rank {}/{}: no backward pass can be run in this process, which was forked from one "
+                "that had "
+                "run backward() before, whose threads for GPUs it lacks ({}). Run what comes before fit() without "
+                "backward(), or "
+                "in a training function of its own, or use Launched",
+                worker.rank(), worker.world_size(), error.what_without_backtrace())};
+  }
+}
+
+void check_place(Worker& worker, std::string_view name, at::Device place) {
+  const Device home = worker.device();
+  if (home.kind != DeviceKind::cuda) return;
+  if (place.is_cuda() && place.index() == home.index) return;
+  if (place.is_cuda()) {
+    throw ConfigError{compose(
+        "prepare_model() on rank {}/{}: {} lies on {}, and this worker's GPU is cuda:{}: give the factory's model "
+        "->to(ry::device(worker))",
+        worker.rank(), worker.world_size(), name, place.str(), home.index)};
+  }
+  worker.warn(compose(
+      "prepare_model(): {} lies on the {}, so its gradient goes to the GPU and back in every step: give the factory's "
+      "model ->to(ry::device(worker))",
+      name, place.str()));
+}
+
 std::string shape_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
   std::string text = "[";
@@ -29935,7 +30060,10 @@ at::Device device(Worker& worker) {
   detail::apply_thread_budget(worker);
   const Device home = worker.device();
   const auto index = home.kind == DeviceKind::cuda ? std::optional{home.index} : worker.device_index();
-  return index ? at::Device{at::kCUDA, static_cast<at::DeviceIndex>(*index)} : at::Device{at::kCPU};
+  if (!index) return at::kCPU;
+  const at::Device gpu{at::kCUDA, static_cast<at::DeviceIndex>(*index)};
+  detail::enter_gpu(worker, gpu);
+  return gpu;
 }
 
 }
@@ -33876,6 +34004,7 @@ Models& models_of(Worker& worker) {
   if (models.processes.empty()) {
     const std::vector<std::int64_t> mine{process_token()};
     models.processes = worker.world_size() == 1 ? mine : gather_values(worker, Topic::processes, mine);
+    check_backward_works(worker);
     apply_thread_budget_to_process(worker);
   }
   return models;
@@ -33885,7 +34014,11 @@ void seed_apart(Worker& worker) {
   const Models& models = models_of(worker);
   if (worker.world_size() == 1) return;  // the numbers that a program without Railyard would draw
   const std::uint64_t use = (models.built << 32U) + static_cast<std::uint64_t>(worker.rank()) + 1;
-  if (models.turns(worker.rank()).first == 0) torch::manual_seed(derive_seed(worker.seed(), use));
+  const std::uint64_t seed = derive_seed(worker.seed(), use);
+  if (models.turns(worker.rank()).first == 0) torch::manual_seed(seed);
+  const auto [turn, turns] = models.turns(worker.rank());
+  if (gpu_of_thread() && turns > 1) worker.barrier();  // it has seeded the GPUs of all
+  if (turn > 0) seed_gpu(seed);
 }
 
 auto OptimizedTensor::own() const noexcept -> const at::Tensor& { return piece ? piece->weights : whole; }
@@ -34264,16 +34397,14 @@ void put_module_state(torch::nn::Module& module, const State& state) {
   for (const auto& [saved, target] : fitting) put_tensor(saved, target);
 }
 
-State generator_state(at::Generator generator) {
+void add_generator(State& state, std::string_view name, at::Generator generator) {
   const std::lock_guard lock{generator.mutex()};
-  State state;
   state.is_own = true;
-  state.tensors.push_back(whole_state("generator", generator.get_state()));
-  return state;
+  state.tensors.push_back(whole_state(std::string{name}, generator.get_state()));
 }
 
-void put_generator_state(at::Generator generator, const State& state) {
-  const StateTensor* saved = state.find_tensor("generator");
+void put_generator(at::Generator generator, const State& state, std::string_view name) {
+  const StateTensor* saved = state.find_tensor(name);
   if (saved == nullptr) throw ConfigError{"the saved state is not that of a generator of random numbers"};
   const std::lock_guard lock{generator.mutex()};
   const at::Tensor bytes = generator.get_state().clone();
@@ -34296,9 +34427,22 @@ void put_generator_state(at::Generator generator, const State& state) {
 
 namespace railyard::inline v0_1 {
 
-auto TorchRandom::state() const -> State { return detail::generator_state(at::detail::getDefaultCPUGenerator()); }
+auto TorchRandom::state() const -> State {
+    State state;
+    detail::add_generator(state, "generator", at::detail::getDefaultCPUGenerator());
+    if (const auto gpu = detail::gpu_of_thread()) {
+      detail::add_generator(state, "gpu_generator", at::globalContext().defaultGenerator(*gpu));
+    }
+    return state;
+  }
 
-auto TorchRandom::load_state(const State& state) -> void { detail::put_generator_state(at::detail::getDefaultCPUGenerator(), state); }
+auto TorchRandom::load_state(const State& state) -> void {
+    detail::put_generator(at::detail::getDefaultCPUGenerator(), state, "generator");
+    const auto gpu = detail::gpu_of_thread();
+    if (gpu && state.find_tensor("gpu_generator") != nullptr) {
+      detail::put_generator(at::globalContext().defaultGenerator(*gpu), state, "gpu_generator");
+    }
+  }
 
 StepTimes step_times(Worker& worker) {
   return detail::gradient_exchange_of(worker)->clock().take(worker.world_size());

@@ -24128,6 +24128,10 @@ class Worker {
   /// Sets what abandon_step() calls.
   void on_abandoned_step(std::function<void()> function) { on_abandoned_step_ = std::move(function); }
 
+  /// Sets what tells behind which work of the device collectives on its buffers start, for a room above this one. Until
+  /// then it is the device's default stream.
+  void on_stream(std::function<Stream()> function) { on_stream_ = std::move(function); }
+
   /// Asks all workers to stop; they learn of it in their next should_stop(), or the one after.
   void request_stop() noexcept { stop_requested_ = true; }
   /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
@@ -24237,6 +24241,7 @@ class Worker {
   }
 
   [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
+  [[nodiscard]] Stream stream() const { return on_stream_ ? on_stream_() : Stream{}; }
   // Ends waits for other programs; the backend's are its own.
   void end_waits(std::string_view reason) { waits_.end(reason); }
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
@@ -24312,6 +24317,7 @@ class Worker {
   StepTimes reported_times_{};  // up to the last report
   std::thread::id thread_ = std::this_thread::get_id();
   std::function<void(bool)> on_data_wait_{};
+  std::function<Stream()> on_stream_{};
   TrainState* state_ = nullptr;
   std::atomic<std::int64_t> num_reports_{0};  // those before the checkpoint that the run goes on from included
   bool has_step_ = false;                     // one has begun and not ended
@@ -31413,7 +31419,7 @@ class WorkerOf final : public Worker {
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
   template <class Operation>
   void carry_out(Operation operation) {
-    const Call call{.deadline = this->collective_deadline()};
+    const Call call{.deadline = this->collective_deadline(), .stream = this->stream()};
     WaitingMark mark{this->page()};
     try {
       auto work = operation(call);
@@ -47791,6 +47797,7 @@ inline constexpr int cuda_success = 0;
 inline constexpr int cuda_initialization_error = 3;
 inline constexpr int cuda_not_ready = 600;
 inline constexpr unsigned cuda_event_disable_timing = 2;
+inline constexpr unsigned cuda_stream_non_blocking = 1;
 inline constexpr int cuda_memcpy_default = 4;  // by the addresses: to and from the device, or on it
 
 /// Is NCCL, 2.18 or newer.
@@ -47856,6 +47863,8 @@ struct CudaLibrary {
     library.find("cudaMalloc", malloc);
     library.find("cudaFree", free);
     library.find("cudaMemcpyAsync", memcpy_async);
+    library.find("cudaStreamCreateWithFlags", stream_create);
+    library.find("cudaStreamDestroy", stream_destroy);
     library.find("cudaEventCreateWithFlags", event_create);
     library.find("cudaEventRecord", event_record);
     library.find("cudaEventQuery", event_query);
@@ -47875,6 +47884,8 @@ struct CudaLibrary {
   int (*malloc)(void**, std::size_t) = nullptr;
   int (*free)(void*) = nullptr;
   int (*memcpy_async)(void*, const void*, std::size_t, int, void*) = nullptr;
+  int (*stream_create)(void**, unsigned) = nullptr;
+  int (*stream_destroy)(void*) = nullptr;
   int (*event_create)(void**, unsigned) = nullptr;
   int (*event_record)(void*, void*) = nullptr;
   int (*event_query)(void*) = nullptr;
@@ -48099,7 +48110,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   }
 
   /// Starts an operation on call's stream and returns without waiting for it, but the first time that two ranks meet:
-  /// launch(nccl, communicator, stream).
+  /// launch(communicator, stream).
   template <class Launch>
   [[nodiscard]] Operation start(const Signature& signature, const Call& call, const Launch& launch) {
     throw_if_lost(signature);
@@ -48114,7 +48125,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
       const DeviceGuard guard{cuda_, device_};
       operation.event = take_event();
       NcclResult result = NcclResult::success;
-      with_communicator(operation, [&] { result = launch(nccl_, comm_, call.stream.handle); });
+      with_communicator(operation, [&] { result = launch(comm_, call.stream.handle); });
       if (result == NcclResult::in_progress) {  // until then nothing is on the stream
         await(operation, call.deadline, [&] {
           with_communicator(operation, [&] { result = state(); });
@@ -48438,6 +48449,88 @@ inline void GiveEventBack::operator()(void* event) const { group->give_back(even
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/collectives/detail/nccl_staging.hpp
+// The way of the host's buffers to a device and back. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is memory of a device through which what lies on the host passes, on a stream of its own: it waits for nothing that
+/// the device computes meanwhile. It grows to the largest that has passed, and is used by one thread at a time, whose
+/// current device is the one.
+class NcclStaging {
+ public:
+  /// Are device buffers in the place of an operation's host buffers.
+  struct Staged {
+    ConstBuffer in;
+    Buffer out;
+  };
+
+  NcclStaging(const CudaLibrary& cuda, Device device) noexcept : cuda_(cuda), device_(device) {}
+  NcclStaging(const NcclStaging&) = delete;
+  NcclStaging& operator=(const NcclStaging&) = delete;
+
+  /// Gives both buffers a place on the device, and copies what in holds there, or out where is_in_place.
+  /// Throws: Error with CUDA's own words.
+  [[nodiscard]] Staged take_in(const ConstBuffer& in, const Buffer& out, bool is_in_place) {
+    const std::size_t begin_of_out = (in.size_bytes() + alignment - 1) / alignment * alignment;
+    grow(begin_of_out + out.size_bytes());
+    Staged staged{.in = in, .out = out};
+    staged.in.device = staged.out.device = device_;
+    if (in.count > 0) staged.in.data = memory_;
+    if (out.count > 0) staged.out.data = static_cast<std::byte*>(memory_) + begin_of_out;
+    if (in.count > 0) copy(memory_, in.data, in.size_bytes());
+    if (is_in_place && out.count > 0) copy(staged.out.data, out.data, out.size_bytes());
+    return staged;
+  }
+
+  /// Copies the result to the host; returns when it is there. Throws: Error with CUDA's own words.
+  void give_out(const Staged& staged, const Buffer& out) {
+    if (out.count > 0) copy(out.data, staged.out.data, out.size_bytes());
+  }
+
+  /// Makes the stream at its first call. Throws: Error with CUDA's own words.
+  [[nodiscard]] Stream stream() {
+    if (stream_ == nullptr) {
+      cuda_.require(cuda_.stream_create(&stream_, cuda_stream_non_blocking), "cudaStreamCreateWithFlags");
+    }
+    return {stream_};
+  }
+
+  /// Frees what it has, which waits for the device: not to be called where something may be on it for ever.
+  void free() noexcept {
+    if (memory_ != nullptr) cuda_.free(std::exchange(memory_, nullptr));
+    if (stream_ != nullptr) cuda_.stream_destroy(std::exchange(stream_, nullptr));
+    capacity_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t alignment = 256;
+
+  void grow(std::size_t size_bytes) {
+    if (size_bytes <= capacity_) return;
+    if (memory_ != nullptr) cuda_.free(std::exchange(memory_, nullptr));
+    capacity_ = 0;
+    const std::size_t capacity = std::max(size_bytes, std::size_t{1} << 16U);
+    cuda_.require(cuda_.malloc(&memory_, capacity), "cudaMalloc");
+    capacity_ = capacity;
+  }
+
+  // Memory of the host that is not pinned has been read, or holds the result, when the call returns.
+  void copy(void* to, const void* from, std::size_t size_bytes) {
+    cuda_.require(cuda_.memcpy_async(to, from, size_bytes, cuda_memcpy_default, stream().handle), "cudaMemcpyAsync");
+  }
+
+  CudaLibrary cuda_;
+  Device device_;
+  void* memory_ = nullptr;
+  std::size_t capacity_ = 0;
+  void* stream_ = nullptr;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/nccl.hpp
 // The backend for NVIDIA's GPUs, by the NCCL and the CUDA runtime that it finds when it runs. Collectives room.
 
@@ -48467,7 +48560,8 @@ static_assert(Work<NcclWork>);
 ///
 /// Operations are put on Call::stream, where nullptr is CUDA's default stream of the rank's device, and return; only
 /// the first between two ranks waits until NCCL has connected them. Failures after that are thrown by the Work, and by
-/// every later call. Buffers lie on the rank's device.
+/// every later call. Buffers lie on the rank's device. Those on the host are taken there and back, on a stream of their
+/// own, before the call returns: for numbers of the host that go with training, not for large data.
 ///
 /// Where NCCL falls short of the concept: it sums half types in their own precision, and it does not compare what the
 /// ranks call. A disagreement that makes it hang is found and named; one that it lets pass (a smaller count here than
@@ -48551,110 +48645,104 @@ class Nccl {
   Nccl& operator=(const Nccl&) = delete;
   ~Nccl() {
     // Freeing waits for the whole device. After a failure that may be for ever: the process's end frees it then.
-    if (group_->leave()) cuda_.free(word_);
+    if (!group_->leave()) return;
+    cuda_.free(word_);
+    staging_.free();
   }
 
   /// Which GPU this rank uses.
   [[nodiscard]] Device device() const noexcept { return {DeviceKind::cuda, device_}; }
 
   NcclWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
-    const auto signature = arguments().all_reduce(data, op);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.all_reduce(data.data, data.data, data.count, dtype_of(data.dtype), op_of(op, data.dtype), comm,
-                             stream);
+    const auto signature = arguments(data).all_reduce(data, op);
+    return start(signature, call, {}, data, in_place, [&](const Launch& on) {
+      return nccl_.all_reduce(on.out.data, on.out.data, data.count, dtype_of(data.dtype), op_of(op, data.dtype),
+                              on.comm, on.stream);
     });
   }
   NcclWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
-    const auto signature = arguments().reduce_scatter(in, out, op);
-    check_device(signature, {in, out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.reduce_scatter(in.data, out.data, out.count, dtype_of(in.dtype), op_of(op, in.dtype), comm, stream);
+    const auto signature = arguments(in).reduce_scatter(in, out, op);
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return nccl_.reduce_scatter(on.in.data, on.out.data, out.count, dtype_of(in.dtype), op_of(op, in.dtype), on.comm,
+                                  on.stream);
     });
   }
   NcclWork broadcast(Buffer data, int root, const Call& call) {
-    const auto signature = arguments().broadcast(data, root);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.broadcast(data.data, data.data, data.count, dtype_of(data.dtype), root, comm, stream);
+    const auto signature = arguments(data).broadcast(data, root);
+    return start(signature, call, {}, data, in_place, [&](const Launch& on) {
+      return nccl_.broadcast(on.out.data, on.out.data, data.count, dtype_of(data.dtype), root, on.comm, on.stream);
     });
   }
   NcclWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
-    const auto signature = arguments().all_gather(in, out);
-    check_device(signature, {in, out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.all_gather(in.data, out.data, in.count, dtype_of(in.dtype), comm, stream);
+    const auto signature = arguments(in).all_gather(in, out);
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return nccl_.all_gather(on.in.data, on.out.data, in.count, dtype_of(in.dtype), on.comm, on.stream);
     });
   }
   NcclWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
-    const auto signature = arguments().all_gather_uneven(in, out, counts);
-    check_device(signature, {in, out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
+    const auto signature = arguments(out).all_gather_uneven(in, out, counts);
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
         std::size_t begin = 0;
         for (std::size_t rank = 0; rank < counts.size(); begin += counts[rank++]) {
           if (counts[rank] == 0) continue;
-          add(nccl.broadcast(in.data, at(out, begin), counts[rank], dtype_of(in.dtype), static_cast<int>(rank), comm,
-                             stream));
+          add(nccl_.broadcast(on.in.data, at(on.out, begin), counts[rank], dtype_of(in.dtype), static_cast<int>(rank),
+                              on.comm, on.stream));
         }
       });
     });
   }
   NcclWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
-    const auto signature = arguments().gather(in, out, root);
-    check_device(signature, {in});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
-        add(nccl.send(in.data, in.count, dtype_of(in.dtype), root, comm, stream));
+    const auto signature = arguments(in).gather(in, out, root);
+    return start(signature, call, in, world_.rank == root ? out : Buffer{}, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
+        add(nccl_.send(on.in.data, in.count, dtype_of(in.dtype), root, on.comm, on.stream));
         for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
-          add(nccl.recv(slice(out, in.count, rank), in.count, dtype_of(in.dtype), rank, comm, stream));
+          add(nccl_.recv(slice(on.out, in.count, rank), in.count, dtype_of(in.dtype), rank, on.comm, on.stream));
         }
       });
     });
   }
   NcclWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
-    const auto signature = arguments().scatter(in, out, root);
-    check_device(signature, {out});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
+    const auto signature = arguments(out).scatter(in, out, root);
+    return start(signature, call, world_.rank == root ? in : ConstBuffer{}, out, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
         for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
-          add(nccl.send(slice(in, out.count, rank), out.count, dtype_of(out.dtype), rank, comm, stream));
+          add(nccl_.send(slice(on.in, out.count, rank), out.count, dtype_of(out.dtype), rank, on.comm, on.stream));
         }
-        add(nccl.recv(out.data, out.count, dtype_of(out.dtype), root, comm, stream));
+        add(nccl_.recv(on.out.data, out.count, dtype_of(out.dtype), root, on.comm, on.stream));
       });
     });
   }
   NcclWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
-    const auto signature = arguments().all_to_all(in, out);
-    check_device(signature, {in, out});
+    const auto signature = arguments(in).all_to_all(in, out);
     const std::size_t count = in.count / static_cast<std::size_t>(world_.size);
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return detail::in_nccl_group(nccl, [&](const auto& add) {
+    return start(signature, call, in, out, apart, [&](const Launch& on) {
+      return detail::in_nccl_group(nccl_, [&](const auto& add) {
         for (int rank = 0; rank < world_.size; ++rank) {
-          add(nccl.send(slice(in, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
-          add(nccl.recv(slice(out, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
+          add(nccl_.send(slice(on.in, count, rank), count, dtype_of(in.dtype), rank, on.comm, on.stream));
+          add(nccl_.recv(slice(on.out, count, rank), count, dtype_of(in.dtype), rank, on.comm, on.stream));
         }
       });
     });
   }
   /// The Work is done when all ranks' streams have come to it.
   NcclWork barrier(const Call& call) {
-    return start({.operation = detail::Operation::barrier}, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.all_reduce(word_, word_, 1, detail::NcclDtype::i32, detail::NcclOp::max, comm, stream);
+    const detail::Signature signature{.operation = detail::Operation::barrier};
+    return start(signature, call, {}, {word_, 1, Dtype::i32, device()}, in_place, [&](const Launch& on) {
+      return nccl_.all_reduce(word_, word_, 1, detail::NcclDtype::i32, detail::NcclOp::max, on.comm, on.stream);
     });
   }
   NcclWork send(ConstBuffer data, int peer, const Call& call) {
-    const auto signature = arguments().send(data, peer);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.send(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    const auto signature = arguments(data).send(data, peer);
+    return start(signature, call, data, {}, apart, [&](const Launch& on) {
+      return nccl_.send(on.in.data, data.count, dtype_of(data.dtype), peer, on.comm, on.stream);
     });
   }
   NcclWork receive(Buffer data, int peer, const Call& call) {
-    const auto signature = arguments().receive(data, peer);
-    check_device(signature, {data});
-    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
-      return nccl.recv(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    const auto signature = arguments(data).receive(data, peer);
+    return start(signature, call, {}, data, apart, [&](const Launch& on) {
+      return nccl_.recv(on.out.data, data.count, dtype_of(data.dtype), peer, on.comm, on.stream);
     });
   }
 
@@ -48662,7 +48750,18 @@ class Nccl {
 
  private:
   using Library = detail::NcclLibrary;
-  using Comm = detail::NcclComm;
+
+  // What an operation is launched with.
+  struct Launch {
+    ConstBuffer in;
+    Buffer out;
+    detail::NcclComm* comm = nullptr;
+    void* stream = nullptr;
+  };
+  // Whether an operation reads what is in out.
+  static constexpr bool in_place = true;
+  static constexpr bool apart = false;
+
   static constexpr char failed_card = '!';
 
   Nccl(const Options& options, const World& world, Store& store, const std::string& prefix)
@@ -48671,7 +48770,8 @@ class Nccl {
         world_(world),
         device_(options.device >= 0 ? options.device
                 : world.device >= 0 ? world.device
-                                    : world.local_rank) {
+                                    : world.local_rank),
+        staging_(cuda_, device()) {
     const int count = detail::count_devices_here(cuda_);
     if (device_ >= count) throw_too_few(device_ + 1, count);
     group_ = std::make_shared<detail::NcclGroup>(nccl_, cuda_, world, device_, store, prefix);
@@ -48729,16 +48829,12 @@ class Nccl {
 
   // A sum of 1 to size: connections that cannot carry anything are found here, and not in the first hour of training.
   void test(const Deadline& deadline) {
-    const detail::DeviceGuard guard{cuda_, device_};
-    cuda_.require(cuda_.malloc(&word_, sizeof(std::int32_t)), "cudaMalloc");
-    const auto copy = [&](void* to, const void* from) {
-      cuda_.require(cuda_.memcpy_async(to, from, sizeof(std::int32_t), detail::cuda_memcpy_default, nullptr),
-                    "cudaMemcpyAsync");
-    };
+    {
+      const detail::DeviceGuard guard{cuda_, device_};
+      cuda_.require(cuda_.malloc(&word_, sizeof(std::int32_t)), "cudaMalloc");
+    }
     std::int32_t sum = world_.rank + 1;
-    copy(word_, &sum);
-    all_reduce({word_, 1, Dtype::i32, device()}, ReduceOp::sum, {.deadline = deadline}).wait(deadline);
-    copy(&sum, word_);  // to memory that is not pinned: is done when it returns
+    all_reduce(buffer_of_value(sum), ReduceOp::sum, {.deadline = deadline}).wait(deadline);
     const std::int32_t expected = world_.size * (world_.size + 1) / 2;
     if (sum != expected) {
       throw Error{
@@ -48748,12 +48844,40 @@ class Nccl {
     }
   }
 
-  template <class Launch>
-  NcclWork start(const detail::Signature& signature, const Call& call, const Launch& launch) {
-    return {group_, group_->start(signature, call, launch)};
+  // Starts an operation where its buffers are. What is on the host goes to the device and comes back before this
+  // returns.
+  template <class Function>
+  NcclWork start(const detail::Signature& signature, const Call& call, const ConstBuffer& in, const Buffer& out,
+                 bool is_in_place, const Function& launch) {
+    if (is_on_host(in) || is_on_host(out)) return start_from_host(signature, call, in, out, is_in_place, launch);
+    check_device(signature, {in, out});
+    return {group_, group_->start(signature, call, [&](detail::NcclComm* comm, void* stream) {
+              return launch(Launch{in, out, comm, stream});
+            })};
   }
 
-  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+  template <class Function>
+  NcclWork start_from_host(const detail::Signature& signature, const Call& call, const ConstBuffer& in,
+                           const Buffer& out, bool is_in_place, const Function& launch) {
+    const detail::DeviceGuard guard{cuda_, device_};
+    const detail::NcclStaging::Staged staged = staging_.take_in(in, out, is_in_place);
+    auto operation = group_->start(signature, {.deadline = call.deadline, .stream = staging_.stream()},
+                                   [&](detail::NcclComm* comm, void* stream) {
+                                     return launch(Launch{staged.in, staged.out, comm, stream});
+                                   });
+    group_->wait(operation, call.deadline);
+    staging_.give_out(staged, out);
+    return {group_, std::move(operation)};
+  }
+
+  [[nodiscard]] static bool is_on_host(const ConstBuffer& buffer) noexcept {
+    return buffer.count > 0 && buffer.device.kind == DeviceKind::cpu;
+  }
+
+  // Of an operation on buffers that all lie where this one does.
+  [[nodiscard]] detail::Arguments arguments(const ConstBuffer& buffer) const noexcept {
+    return {world_, buffer.device.kind};
+  }
 
   void check_device(const detail::Signature& signature, std::initializer_list<ConstBuffer> buffers) const {
     for (const ConstBuffer& buffer : buffers) {
@@ -48823,6 +48947,7 @@ class Nccl {
   World world_;
   int device_;
   std::shared_ptr<detail::NcclGroup> group_{};
+  detail::NcclStaging staging_;
   void* word_ = nullptr;  // on the device, for the barrier
 };
 static_assert(Backend<Nccl>);
@@ -48970,6 +49095,117 @@ inline void apply_thread_budget_to_process(Worker& worker) {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/worker_gpu.hpp
+// The GPU of a worker as LibTorch knows it: what is current on its thread, and what it draws random numbers from.
+// Needs none of CUDA's headers, and asks nothing of CUDA where the worker has no GPU. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/Device.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// That of the worker whose training function runs on this thread; nothing if it has none.
+[[nodiscard]] inline std::optional<at::Device>& gpu_of_thread() {
+  static thread_local std::optional<at::Device> gpu;
+  return gpu;
+}
+
+// The stream on which LibTorch puts what this thread computes on a GPU.
+[[nodiscard]] inline Stream current_stream(at::Device gpu) {
+  const c10::Stream stream = c10::impl::getDeviceGuardImpl(gpu.type())->getStream(gpu);
+  if (stream.id() == 0) return {};  // CUDA's default stream
+  // cudaStream_t c10::cuda::CUDAStream::stream() const, of a class that holds a c10::Stream and nothing else.
+  using Handle = void* (*)(const c10::Stream*);
+  static const auto handle = reinterpret_cast<Handle>(::dlsym(RTLD_DEFAULT, "_ZNK3c104cuda10CUDAStream6streamEv"));
+  if (handle == nullptr) {
+    throw ConfigError{compose(
+        "a collective on {} while another stream than CUDA's default one is current: libc10_cuda of this program does "
+        "not show its streams; use the default stream",
+        gpu.str())};
+  }
+  return {handle(&stream)};
+}
+
+// Makes the worker's GPU the current one of this thread, whose streams order the worker's collectives from here on. A
+// LibTorch without CUDA has no such thing, and says so when the first tensor is made there.
+inline void enter_gpu(Worker& worker, at::Device gpu) {
+  if (!c10::impl::hasDeviceGuardImpl(gpu.type())) return;
+  c10::impl::getDeviceGuardImpl(gpu.type())->setDevice(gpu);
+  gpu_of_thread() = gpu;
+  worker.on_stream([gpu] { return current_stream(gpu); });
+}
+
+// LibTorch seeds the generators of all GPUs alike; here that of this thread's GPU gets a seed of its own.
+inline void seed_gpu(std::uint64_t seed) {
+  const std::optional<at::Device> gpu = gpu_of_thread();
+  if (!gpu) return;
+  at::Generator generator = at::globalContext().defaultGenerator(*gpu);
+  const std::lock_guard lock{generator.mutex()};
+  generator.set_current_seed(seed);
+}
+
+// Throws: ConfigError if the backend is for GPUs and this program's LibTorch is not.
+inline void check_libtorch_knows_gpus(const Worker& worker) {
+  if (worker.device().kind != DeviceKind::cuda || c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return;
+  throw ConfigError{
+      compose("prepare_model() on rank {}/{}: the backend is for GPUs, and this program's LibTorch has no CUDA. Link a "
+              "LibTorch "
+              "that has: with CMake, RAILYARD_LIBTORCH names it, and RAILYARD_LIBTORCH_CUDA is ON; by hand, "
+              "-Wl,--no-as-needed -ltorch_cuda",
+              worker.rank(), worker.world_size())};
+}
+
+// A LibTorch with CUDA begins a thread for each GPU with the first backward pass of a process, be it on CPUs; in what
+// is forked from it none can be run. Throws: ConfigError there.
+inline void check_backward_works(const Worker& worker) {
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return;
+  const c10::AutoGradMode with_graph{true};
+  const at::Tensor one = at::ones({1}).set_requires_grad(true);
+  try {
+    one.sum().backward();
+  } catch (const c10::Error& error) {
+    throw ConfigError{
+        compose("prepare_model() on rank {}/{}: no backward pass can be run in this process, which was forked from one "
+                "that had "
+                "run backward() before, whose threads for GPUs it lacks ({}). Run what comes before fit() without "
+                "backward(), or "
+                "in a training function of its own, or use Launched",
+                worker.rank(), worker.world_size(), error.what_without_backtrace())};
+  }
+}
+
+// Tells of a model's tensor that is not where its worker computes. Throws: ConfigError if it is on another GPU.
+inline void check_place(Worker& worker, std::string_view name, at::Device place) {
+  const Device home = worker.device();
+  if (home.kind != DeviceKind::cuda) return;
+  if (place.is_cuda() && place.index() == home.index) return;
+  if (place.is_cuda()) {
+    throw ConfigError{compose(
+        "prepare_model() on rank {}/{}: {} lies on {}, and this worker's GPU is cuda:{}: give the factory's model "
+        "->to(ry::device(worker))",
+        worker.rank(), worker.world_size(), name, place.str(), home.index)};
+  }
+  worker.warn(compose(
+      "prepare_model(): {} lies on the {}, so its gradient goes to the GPU and back in every step: give the factory's "
+      "model ->to(ry::device(worker))",
+      name, place.str()));
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/tensor.hpp
 // A tensor as collectives see it, and the device of a worker. Torch room.
 
@@ -49068,13 +49304,16 @@ template <Element T>
   return {static_cast<const T*>(elements.data), elements.count};
 }
 
-/// Returns the device that this worker's tensors belong on: the GPU that it was given (ScalingConfig::use_gpu), or the
-/// CPU.
+/// Returns the device that this worker's tensors belong on: the GPU that it was given (ScalingConfig::use_gpu) or that
+/// its backend works on, or the CPU. A GPU becomes the current one of this thread: what names none is made on it.
 [[nodiscard]] inline at::Device device(Worker& worker) {
   detail::apply_thread_budget(worker);
   const Device home = worker.device();
   const auto index = home.kind == DeviceKind::cuda ? std::optional{home.index} : worker.device_index();
-  return index ? at::Device{at::kCUDA, static_cast<at::DeviceIndex>(*index)} : at::Device{at::kCPU};
+  if (!index) return at::kCPU;
+  const at::Device gpu{at::kCUDA, static_cast<at::DeviceIndex>(*index)};
+  detail::enter_gpu(worker, gpu);
+  return gpu;
 }
 
 }  // namespace railyard::inline v0_1
@@ -55810,6 +56049,7 @@ struct Models {
   if (models.processes.empty()) {
     const std::vector<std::int64_t> mine{process_token()};
     models.processes = worker.world_size() == 1 ? mine : gather_values(worker, Topic::processes, mine);
+    check_backward_works(worker);
     apply_thread_budget_to_process(worker);
   }
   return models;
@@ -55835,7 +56075,11 @@ inline void seed_apart(Worker& worker) {
   const Models& models = models_of(worker);
   if (worker.world_size() == 1) return;  // the numbers that a program without Railyard would draw
   const std::uint64_t use = (models.built << 32U) + static_cast<std::uint64_t>(worker.rank()) + 1;
-  if (models.turns(worker.rank()).first == 0) torch::manual_seed(derive_seed(worker.seed(), use));
+  const std::uint64_t seed = derive_seed(worker.seed(), use);
+  if (models.turns(worker.rank()).first == 0) torch::manual_seed(seed);
+  const auto [turn, turns] = models.turns(worker.rank());
+  if (gpu_of_thread() && turns > 1) worker.barrier();  // it has seeded the GPUs of all
+  if (turn > 0) seed_gpu(seed);
 }
 
 }  // namespace detail
@@ -55864,7 +56108,8 @@ template <class Source>
                 "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
                 "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
   if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
-    detail::apply_thread_budget(worker);
+    static_cast<void>(device(worker));  // makes it the current one before a factory runs
+    detail::check_libtorch_knows_gpus(worker);
     if (options.memory_pool) detail::bind_pool(worker);
     const auto& exchange = detail::gradient_exchange_of(worker);
     exchange->drop_ended_models();
@@ -55878,6 +56123,9 @@ template <class Source>
     detail::seed_apart(worker);
     const torch::nn::Module& module = detail::module_of(worker, model);
     const auto tensors = detail::tensors_of(module);
+    for (const auto& named : tensors) {
+      if (named.tensor.defined()) detail::check_place(worker, named.name, named.tensor.device());
+    }
     detail::make_equal(worker, tensors);
     for (const auto& named : tensors) {
       if (named.is_parameter && named.tensor.defined()) {
@@ -56839,6 +57087,7 @@ requires(detail::IsModel<Model>) [[nodiscard]] std::string
 // How the state of LibTorch's modules, optimizers, schedulers and random numbers is saved and put back. Torch room.
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
@@ -56924,16 +57173,14 @@ struct StepCount : torch::optim::LRScheduler {
   static constexpr auto member() noexcept { return &StepCount::step_count_; }
 };
 
-[[nodiscard]] inline State generator_state(at::Generator generator) {
+inline void add_generator(State& state, std::string_view name, at::Generator generator) {
   const std::lock_guard lock{generator.mutex()};
-  State state;
   state.is_own = true;
-  state.tensors.push_back(whole_state("generator", generator.get_state()));
-  return state;
+  state.tensors.push_back(whole_state(std::string{name}, generator.get_state()));
 }
 
-inline void put_generator_state(at::Generator generator, const State& state) {
-  const StateTensor* saved = state.find_tensor("generator");
+inline void put_generator(at::Generator generator, const State& state, std::string_view name) {
+  const StateTensor* saved = state.find_tensor(name);
   if (saved == nullptr) throw ConfigError{"the saved state is not that of a generator of random numbers"};
   const std::lock_guard lock{generator.mutex()};
   const at::Tensor bytes = generator.get_state().clone();
@@ -57031,17 +57278,36 @@ struct StateAccess<torch::optim::ReduceLROnPlateauScheduler> {
 /// Saves a generator of random numbers; each rank has its own.
 template <>
 struct StateAccess<at::Generator> {
-  static State take(const at::Generator& part) { return detail::generator_state(part); }
-  static void put(at::Generator& part, const State& state) { detail::put_generator_state(part, state); }
+  static State take(const at::Generator& part) {
+    State state;
+    detail::add_generator(state, "generator", part);
+    return state;
+  }
+  static void put(at::Generator& part, const State& state) { detail::put_generator(part, state, "generator"); }
 };
 
-/// Is LibTorch's default generator on CPUs, which dropout and torch::rand() draw from: each process has one. Workers
-/// that are threads share it and draw by turns that nobody can foresee, so that only processes go on with equal
-/// numbers. Example: ry::TorchRandom random; and a part {"random", random} of the state.
+/// Is what dropout and torch::rand() draw from: LibTorch's default generator on CPUs, of which each process has one,
+/// and that of the worker's GPU. Workers that are threads share the former and draw by turns that nobody can foresee,
+/// so that only processes go on with equal numbers of CPUs. Example: ry::TorchRandom random; and a part {"random",
+/// random} of the state.
 class TorchRandom {
  public:
-  [[nodiscard]] State state() const { return detail::generator_state(at::detail::getDefaultCPUGenerator()); }
-  void load_state(const State& state) { detail::put_generator_state(at::detail::getDefaultCPUGenerator(), state); }
+  [[nodiscard]] State state() const {
+    State state;
+    detail::add_generator(state, "generator", at::detail::getDefaultCPUGenerator());
+    if (const auto gpu = detail::gpu_of_thread()) {
+      detail::add_generator(state, "gpu_generator", at::globalContext().defaultGenerator(*gpu));
+    }
+    return state;
+  }
+  /// The part of a GPU is put back where there is one both times.
+  void load_state(const State& state) {
+    detail::put_generator(at::detail::getDefaultCPUGenerator(), state, "generator");
+    const auto gpu = detail::gpu_of_thread();
+    if (gpu && state.find_tensor("gpu_generator") != nullptr) {
+      detail::put_generator(at::globalContext().defaultGenerator(*gpu), state, "gpu_generator");
+    }
+  }
 };
 static_assert(Stateful<TorchRandom>);
 

@@ -5,8 +5,10 @@
 #include "railyard/torch/detail/agreement.hpp"
 #include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/detail/thread_budget.hpp"
+#include "railyard/torch/detail/worker_gpu.hpp"
 #include "railyard/torch/detail/worker_pool.hpp"
 #include "railyard/torch/model_options.hpp"
+#include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
@@ -96,6 +98,7 @@ struct Models {
   if (models.processes.empty()) {
     const std::vector<std::int64_t> mine{process_token()};
     models.processes = worker.world_size() == 1 ? mine : gather_values(worker, Topic::processes, mine);
+    check_backward_works(worker);
     apply_thread_budget_to_process(worker);
   }
   return models;
@@ -121,7 +124,11 @@ inline void seed_apart(Worker& worker) {
   const Models& models = models_of(worker);
   if (worker.world_size() == 1) return;  // the numbers that a program without Railyard would draw
   const std::uint64_t use = (models.built << 32U) + static_cast<std::uint64_t>(worker.rank()) + 1;
-  if (models.turns(worker.rank()).first == 0) torch::manual_seed(derive_seed(worker.seed(), use));
+  const std::uint64_t seed = derive_seed(worker.seed(), use);
+  if (models.turns(worker.rank()).first == 0) torch::manual_seed(seed);
+  const auto [turn, turns] = models.turns(worker.rank());
+  if (gpu_of_thread() && turns > 1) worker.barrier();  // it has seeded the GPUs of all
+  if (turn > 0) seed_gpu(seed);
 }
 
 }  // namespace detail
@@ -150,7 +157,8 @@ template <class Source>
                 "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
                 "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
   if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
-    detail::apply_thread_budget(worker);
+    static_cast<void>(device(worker));  // makes it the current one before a factory runs
+    detail::check_libtorch_knows_gpus(worker);
     if (options.memory_pool) detail::bind_pool(worker);
     const auto& exchange = detail::gradient_exchange_of(worker);
     exchange->drop_ended_models();
@@ -164,6 +172,9 @@ template <class Source>
     detail::seed_apart(worker);
     const torch::nn::Module& module = detail::module_of(worker, model);
     const auto tensors = detail::tensors_of(module);
+    for (const auto& named : tensors) {
+      if (named.tensor.defined()) detail::check_place(worker, named.name, named.tensor.device());
+    }
     detail::make_equal(worker, tensors);
     for (const auto& named : tensors) {
       if (named.is_parameter && named.tensor.defined()) {

@@ -6,6 +6,7 @@
 #include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/detail/optimizer_state.hpp"
 #include "railyard/torch/detail/tensor_state.hpp"
+#include "railyard/torch/detail/worker_gpu.hpp"
 #include "railyard/torch/prepare_model.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -13,6 +14,7 @@
 #include "railyard/core/stateful.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
@@ -27,6 +29,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -107,16 +110,14 @@ struct StepCount : torch::optim::LRScheduler {
   static constexpr auto member() noexcept { return &StepCount::step_count_; }
 };
 
-[[nodiscard]] inline State generator_state(at::Generator generator) {
+inline void add_generator(State& state, std::string_view name, at::Generator generator) {
   const std::lock_guard lock{generator.mutex()};
-  State state;
   state.is_own = true;
-  state.tensors.push_back(whole_state("generator", generator.get_state()));
-  return state;
+  state.tensors.push_back(whole_state(std::string{name}, generator.get_state()));
 }
 
-inline void put_generator_state(at::Generator generator, const State& state) {
-  const StateTensor* saved = state.find_tensor("generator");
+inline void put_generator(at::Generator generator, const State& state, std::string_view name) {
+  const StateTensor* saved = state.find_tensor(name);
   if (saved == nullptr) throw ConfigError{"the saved state is not that of a generator of random numbers"};
   const std::lock_guard lock{generator.mutex()};
   const at::Tensor bytes = generator.get_state().clone();
@@ -214,17 +215,36 @@ struct StateAccess<torch::optim::ReduceLROnPlateauScheduler> {
 /// Saves a generator of random numbers; each rank has its own.
 template <>
 struct StateAccess<at::Generator> {
-  static State take(const at::Generator& part) { return detail::generator_state(part); }
-  static void put(at::Generator& part, const State& state) { detail::put_generator_state(part, state); }
+  static State take(const at::Generator& part) {
+    State state;
+    detail::add_generator(state, "generator", part);
+    return state;
+  }
+  static void put(at::Generator& part, const State& state) { detail::put_generator(part, state, "generator"); }
 };
 
-/// Is LibTorch's default generator on CPUs, which dropout and torch::rand() draw from: each process has one. Workers
-/// that are threads share it and draw by turns that nobody can foresee, so that only processes go on with equal
-/// numbers. Example: ry::TorchRandom random; and a part {"random", random} of the state.
+/// Is what dropout and torch::rand() draw from: LibTorch's default generator on CPUs, of which each process has one,
+/// and that of the worker's GPU. Workers that are threads share the former and draw by turns that nobody can foresee,
+/// so that only processes go on with equal numbers of CPUs. Example: ry::TorchRandom random; and a part {"random",
+/// random} of the state.
 class TorchRandom {
  public:
-  [[nodiscard]] State state() const { return detail::generator_state(at::detail::getDefaultCPUGenerator()); }
-  void load_state(const State& state) { detail::put_generator_state(at::detail::getDefaultCPUGenerator(), state); }
+  [[nodiscard]] State state() const {
+    State state;
+    detail::add_generator(state, "generator", at::detail::getDefaultCPUGenerator());
+    if (const auto gpu = detail::gpu_of_thread()) {
+      detail::add_generator(state, "gpu_generator", at::globalContext().defaultGenerator(*gpu));
+    }
+    return state;
+  }
+  /// The part of a GPU is put back where there is one both times.
+  void load_state(const State& state) {
+    detail::put_generator(at::detail::getDefaultCPUGenerator(), state, "generator");
+    const auto gpu = detail::gpu_of_thread();
+    if (gpu && state.find_tensor("gpu_generator") != nullptr) {
+      detail::put_generator(at::globalContext().defaultGenerator(*gpu), state, "gpu_generator");
+    }
+  }
 };
 static_assert(Stateful<TorchRandom>);
 

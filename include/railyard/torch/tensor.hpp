@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/torch/detail/thread_budget.hpp"
+#include "railyard/torch/detail/worker_gpu.hpp"
 
 #include "railyard/core/buffer.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -111,13 +112,16 @@ template <Element T>
   return {static_cast<const T*>(elements.data), elements.count};
 }
 
-/// Returns the device that this worker's tensors belong on: the GPU that it was given (ScalingConfig::use_gpu), or the
-/// CPU.
+/// Returns the device that this worker's tensors belong on: the GPU that it was given (ScalingConfig::use_gpu) or that
+/// its backend works on, or the CPU. A GPU becomes the current one of this thread: what names none is made on it.
 [[nodiscard]] inline at::Device device(Worker& worker) {
   detail::apply_thread_budget(worker);
   const Device home = worker.device();
   const auto index = home.kind == DeviceKind::cuda ? std::optional{home.index} : worker.device_index();
-  return index ? at::Device{at::kCUDA, static_cast<at::DeviceIndex>(*index)} : at::Device{at::kCPU};
+  if (!index) return at::kCPU;
+  const at::Device gpu{at::kCUDA, static_cast<at::DeviceIndex>(*index)};
+  detail::enter_gpu(worker, gpu);
+  return gpu;
 }
 
 }  // namespace railyard::inline v0_1

@@ -227,6 +227,10 @@ class Worker {
   /// Sets what abandon_step() calls.
   void on_abandoned_step(std::function<void()> function) { on_abandoned_step_ = std::move(function); }
 
+  /// Sets what tells behind which work of the device collectives on its buffers start, for a room above this one. Until
+  /// then it is the device's default stream.
+  void on_stream(std::function<Stream()> function) { on_stream_ = std::move(function); }
+
   /// Asks all workers to stop; they learn of it in their next should_stop(), or the one after.
   void request_stop() noexcept { stop_requested_ = true; }
   /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
@@ -336,6 +340,7 @@ class Worker {
   }
 
   [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
+  [[nodiscard]] Stream stream() const { return on_stream_ ? on_stream_() : Stream{}; }
   // Ends waits for other programs; the backend's are its own.
   void end_waits(std::string_view reason) { waits_.end(reason); }
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
@@ -411,6 +416,7 @@ class Worker {
   StepTimes reported_times_{};  // up to the last report
   std::thread::id thread_ = std::this_thread::get_id();
   std::function<void(bool)> on_data_wait_{};
+  std::function<Stream()> on_stream_{};
   TrainState* state_ = nullptr;
   std::atomic<std::int64_t> num_reports_{0};  // those before the checkpoint that the run goes on from included
   bool has_step_ = false;                     // one has begun and not ended

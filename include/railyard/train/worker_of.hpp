@@ -76,7 +76,7 @@ class WorkerOf final : public Worker {
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
   template <class Operation>
   void carry_out(Operation operation) {
-    const Call call{.deadline = this->collective_deadline()};
+    const Call call{.deadline = this->collective_deadline(), .stream = this->stream()};
     WaitingMark mark{this->page()};
     try {
       auto work = operation(call);

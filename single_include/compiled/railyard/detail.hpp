@@ -7067,6 +7067,7 @@ inline constexpr int cuda_success = 0;
 inline constexpr int cuda_initialization_error = 3;
 inline constexpr int cuda_not_ready = 600;
 inline constexpr unsigned cuda_event_disable_timing = 2;
+inline constexpr unsigned cuda_stream_non_blocking = 1;
 inline constexpr int cuda_memcpy_default = 4;  // by the addresses: to and from the device, or on it
 /// Returns the number of GPUs as CUDA counts them in this process, which initialises it.
 /// Throws: ConfigError with CUDA's words, or if there is none.
@@ -7152,10 +7153,26 @@ struct ThreadBudget {
 };
 // The user's own decision stands: OMP_NUM_THREADS is how one is made for every library at once.
 [[nodiscard]] bool user_set_threads();
+// Takes effect once per worker, before its first parallel loop. Only the calling thread's setting is changed:
+// at::set_num_threads() would change every worker's that is a thread of this process. The first call of
+// at::get_num_threads() makes LibTorch set up this thread, which would otherwise undo ours later.
+void apply_thread_budget(Worker& worker);
 // OpenBLAS has threads of its own, and one number of them per process. It is lowered where workers are threads, too:
 // each of their products would wait for threads that another one's product has, which was seen to take thirty times as
 // long.
 void apply_thread_budget_to_process(Worker& worker);
+// That of the worker whose training function runs on this thread; nothing if it has none.
+[[nodiscard]] std::optional<at::Device>& gpu_of_thread();
+// The stream on which LibTorch puts what this thread computes on a GPU.
+[[nodiscard]] Stream current_stream(at::Device gpu);
+// Makes the worker's GPU the current one of this thread, whose streams order the worker's collectives from here on. A
+// LibTorch without CUDA has no such thing, and says so when the first tensor is made there.
+void enter_gpu(Worker& worker, at::Device gpu);
+// LibTorch seeds the generators of all GPUs alike; here that of this thread's GPU gets a seed of its own.
+void seed_gpu(std::uint64_t seed);
+// A LibTorch with CUDA begins a thread for each GPU with the first backward pass of a process, be it on CPUs; in what
+// is forked from it none can be run. Throws: ConfigError there.
+void check_backward_works(const Worker& worker);
 [[nodiscard]] std::int64_t bytes_in(const at::Tensor& tensor);
 // Tells processes apart, also those of two hosts or containers that have the same id.
 [[nodiscard]] std::int64_t process_token();

@@ -11220,6 +11220,10 @@ class Worker {
   /// Sets what abandon_step() calls.
   void on_abandoned_step(std::function<void()> function);
 
+  /// Sets what tells behind which work of the device collectives on its buffers start, for a room above this one. Until
+  /// then it is the device's default stream.
+  void on_stream(std::function<Stream()> function);
+
   /// Asks all workers to stop; they learn of it in their next should_stop(), or the one after.
   void request_stop() noexcept;
   /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
@@ -11284,6 +11288,7 @@ class Worker {
   void drop_extensions() noexcept;
 
   [[nodiscard]] WorkerLink& link() noexcept;
+  [[nodiscard]] Stream stream() const;
   // Ends waits for other programs; the backend's are its own.
   void end_waits(std::string_view reason);
   [[nodiscard]] const RunContext& context() const noexcept;
@@ -11329,6 +11334,7 @@ class Worker {
   StepTimes reported_times_{};  // up to the last report
   std::thread::id thread_ = std::this_thread::get_id();
   std::function<void(bool)> on_data_wait_;
+  std::function<Stream()> on_stream_;
   TrainState* state_ = nullptr;
   std::atomic<std::int64_t> num_reports_{0};  // those before the checkpoint that the run goes on from included
   bool has_step_ = false;                     // one has begun and not ended
@@ -13464,7 +13470,7 @@ class WorkerOf final : public Worker {
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
   template <class Operation>
   void carry_out(Operation operation) {
-    const Call call{.deadline = this->collective_deadline()};
+    const Call call{.deadline = this->collective_deadline(), .stream = this->stream()};
     WaitingMark mark{this->page()};
     try {
       auto work = operation(call);
@@ -19099,6 +19105,8 @@ struct CudaLibrary {
   int (*malloc)(void**, std::size_t) = nullptr;
   int (*free)(void*) = nullptr;
   int (*memcpy_async)(void*, const void*, std::size_t, int, void*) = nullptr;
+  int (*stream_create)(void**, unsigned) = nullptr;
+  int (*stream_destroy)(void*) = nullptr;
   int (*event_create)(void**, unsigned) = nullptr;
   int (*event_record)(void*, void*) = nullptr;
   int (*event_query)(void*) = nullptr;
@@ -19221,7 +19229,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   void require(NcclResult result) const;
 
   /// Starts an operation on call's stream and returns without waiting for it, but the first time that two ranks meet:
-  /// launch(nccl, communicator, stream).
+  /// launch(communicator, stream).
   template <class Launch>
   [[nodiscard]] Operation start(const Signature& signature, const Call& call, const Launch& launch) {
     throw_if_lost(signature);
@@ -19236,7 +19244,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
       const DeviceGuard guard{cuda_, device_};
       operation.event = take_event();
       NcclResult result = NcclResult::success;
-      with_communicator(operation, [&] { result = launch(nccl_, comm_, call.stream.handle); });
+      with_communicator(operation, [&] { result = launch(comm_, call.stream.handle); });
       if (result == NcclResult::in_progress) {  // until then nothing is on the stream
         await(operation, call.deadline, [&] {
           with_communicator(operation, [&] { result = state(); });
@@ -19377,6 +19385,58 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/collectives/detail/nccl_staging.hpp
+// The way of the host's buffers to a device and back. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is memory of a device through which what lies on the host passes, on a stream of its own: it waits for nothing that
+/// the device computes meanwhile. It grows to the largest that has passed, and is used by one thread at a time, whose
+/// current device is the one.
+class NcclStaging {
+ public:
+  /// Are device buffers in the place of an operation's host buffers.
+  struct Staged {
+    ConstBuffer in;
+    Buffer out;
+  };
+
+  NcclStaging(const CudaLibrary& cuda, Device device) noexcept;
+  NcclStaging(const NcclStaging&) = delete;
+  NcclStaging& operator=(const NcclStaging&) = delete;
+
+  /// Gives both buffers a place on the device, and copies what in holds there, or out where is_in_place.
+  /// Throws: Error with CUDA's own words.
+  [[nodiscard]] Staged take_in(const ConstBuffer& in, const Buffer& out, bool is_in_place);
+
+  /// Copies the result to the host; returns when it is there. Throws: Error with CUDA's own words.
+  void give_out(const Staged& staged, const Buffer& out);
+
+  /// Makes the stream at its first call. Throws: Error with CUDA's own words.
+  [[nodiscard]] Stream stream();
+
+  /// Frees what it has, which waits for the device: not to be called where something may be on it for ever.
+  void free() noexcept;
+
+ private:
+  static constexpr std::size_t alignment = 256;
+
+  void grow(std::size_t size_bytes);
+
+  // Memory of the host that is not pinned has been read, or holds the result, when the call returns.
+  void copy(void* to, const void* from, std::size_t size_bytes);
+
+  CudaLibrary cuda_;
+  Device device_;
+  void* memory_ = nullptr;
+  std::size_t capacity_ = 0;
+  void* stream_ = nullptr;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/nccl.hpp
 // The backend for NVIDIA's GPUs, by the NCCL and the CUDA runtime that it finds when it runs. Collectives room.
 
@@ -19404,7 +19464,8 @@ class NcclWork {
 ///
 /// Operations are put on Call::stream, where nullptr is CUDA's default stream of the rank's device, and return; only
 /// the first between two ranks waits until NCCL has connected them. Failures after that are thrown by the Work, and by
-/// every later call. Buffers lie on the rank's device.
+/// every later call. Buffers lie on the rank's device. Those on the host are taken there and back, on a stream of their
+/// own, before the call returns: for numbers of the host that go with training, not for large data.
 ///
 /// Where NCCL falls short of the concept: it sums half types in their own precision, and it does not compare what the
 /// ranks call. A disagreement that makes it hang is found and named; one that it lets pass (a smaller count here than
@@ -19458,7 +19519,18 @@ class Nccl {
 
  private:
   using Library = detail::NcclLibrary;
-  using Comm = detail::NcclComm;
+
+  // What an operation is launched with.
+  struct Launch {
+    ConstBuffer in;
+    Buffer out;
+    detail::NcclComm* comm = nullptr;
+    void* stream = nullptr;
+  };
+  // Whether an operation reads what is in out.
+  static constexpr bool in_place = true;
+  static constexpr bool apart = false;
+
   static constexpr char failed_card = '!';
 
   Nccl(const Options& options, const World& world, Store& store, const std::string& prefix);
@@ -19475,12 +19547,36 @@ class Nccl {
   // A sum of 1 to size: connections that cannot carry anything are found here, and not in the first hour of training.
   void test(const Deadline& deadline);
 
-  template <class Launch>
-  NcclWork start(const detail::Signature& signature, const Call& call, const Launch& launch) {
-    return {group_, group_->start(signature, call, launch)};
+  // Starts an operation where its buffers are. What is on the host goes to the device and comes back before this
+  // returns.
+  template <class Function>
+  NcclWork start(const detail::Signature& signature, const Call& call, const ConstBuffer& in, const Buffer& out,
+                 bool is_in_place, const Function& launch) {
+    if (is_on_host(in) || is_on_host(out)) return start_from_host(signature, call, in, out, is_in_place, launch);
+    check_device(signature, {in, out});
+    return {group_, group_->start(signature, call, [&](detail::NcclComm* comm, void* stream) {
+              return launch(Launch{in, out, comm, stream});
+            })};
   }
 
-  [[nodiscard]] detail::Arguments arguments() const noexcept;
+  template <class Function>
+  NcclWork start_from_host(const detail::Signature& signature, const Call& call, const ConstBuffer& in,
+                           const Buffer& out, bool is_in_place, const Function& launch) {
+    const detail::DeviceGuard guard{cuda_, device_};
+    const detail::NcclStaging::Staged staged = staging_.take_in(in, out, is_in_place);
+    auto operation = group_->start(signature, {.deadline = call.deadline, .stream = staging_.stream()},
+                                   [&](detail::NcclComm* comm, void* stream) {
+                                     return launch(Launch{staged.in, staged.out, comm, stream});
+                                   });
+    group_->wait(operation, call.deadline);
+    staging_.give_out(staged, out);
+    return {group_, std::move(operation)};
+  }
+
+  [[nodiscard]] static bool is_on_host(const ConstBuffer& buffer) noexcept;
+
+  // Of an operation on buffers that all lie where this one does.
+  [[nodiscard]] detail::Arguments arguments(const ConstBuffer& buffer) const noexcept;
 
   void check_device(const detail::Signature& signature, std::initializer_list<ConstBuffer> buffers) const;
 
@@ -19537,6 +19633,7 @@ class Nccl {
   World world_;
   int device_;
   std::shared_ptr<detail::NcclGroup> group_;
+  detail::NcclStaging staging_;
   void* word_ = nullptr;  // on the device, for the barrier
 };
 
@@ -19563,14 +19660,31 @@ class Nccl {
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 
+// ---- railyard/torch/detail/worker_gpu.hpp
+// The GPU of a worker as LibTorch knows it: what is current on its thread, and what it draws random numbers from.
+// Needs none of CUDA's headers, and asks nothing of CUDA where the worker has no GPU. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/Device.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
 namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Takes effect once per worker, before its first parallel loop. Only the calling thread's setting is changed:
-// at::set_num_threads() would change every worker's that is a thread of this process. The first call of
-// at::get_num_threads() makes LibTorch set up this thread, which would otherwise undo ours later.
-void apply_thread_budget(Worker& worker);
+// Throws: ConfigError if the backend is for GPUs and this program's LibTorch is not.
+void check_libtorch_knows_gpus(const Worker& worker);
+
+// Tells of a model's tensor that is not where its worker computes. Throws: ConfigError if it is on another GPU.
+void check_place(Worker& worker, std::string_view name, at::Device place);
 
 }  // namespace detail
 
@@ -19616,8 +19730,8 @@ template <Element T>
   return {static_cast<const T*>(elements.data), elements.count};
 }
 
-/// Returns the device that this worker's tensors belong on: the GPU that it was given (ScalingConfig::use_gpu), or the
-/// CPU.
+/// Returns the device that this worker's tensors belong on: the GPU that it was given (ScalingConfig::use_gpu) or that
+/// its backend works on, or the CPU. A GPU becomes the current one of this thread: what names none is made on it.
 [[nodiscard]] at::Device device(Worker& worker);
 
 }  // namespace railyard::inline v0_1
@@ -22709,7 +22823,8 @@ template <class Source>
                 "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
                 "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
   if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
-    detail::apply_thread_budget(worker);
+    static_cast<void>(device(worker));  // makes it the current one before a factory runs
+    detail::check_libtorch_knows_gpus(worker);
     if (options.memory_pool) detail::bind_pool(worker);
     const auto& exchange = detail::gradient_exchange_of(worker);
     exchange->drop_ended_models();
@@ -22723,6 +22838,9 @@ template <class Source>
     detail::seed_apart(worker);
     const torch::nn::Module& module = detail::module_of(worker, model);
     const auto tensors = detail::tensors_of(module);
+    for (const auto& named : tensors) {
+      if (named.tensor.defined()) detail::check_place(worker, named.name, named.tensor.device());
+    }
     detail::make_equal(worker, tensors);
     for (const auto& named : tensors) {
       if (named.is_parameter && named.tensor.defined()) {
@@ -23399,6 +23517,7 @@ requires(detail::IsModel<Model>) [[nodiscard]] std::string
 // How the state of LibTorch's modules, optimizers, schedulers and random numbers is saved and put back. Torch room.
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
@@ -23440,9 +23559,9 @@ struct StepCount : torch::optim::LRScheduler {
   static constexpr auto member() noexcept { return &StepCount::step_count_; }
 };
 
-[[nodiscard]] State generator_state(at::Generator generator);
+void add_generator(State& state, std::string_view name, at::Generator generator);
 
-void put_generator_state(at::Generator generator, const State& state);
+void put_generator(at::Generator generator, const State& state, std::string_view name);
 
 }  // namespace detail
 
@@ -23528,16 +23647,22 @@ struct StateAccess<torch::optim::ReduceLROnPlateauScheduler> {
 /// Saves a generator of random numbers; each rank has its own.
 template <>
 struct StateAccess<at::Generator> {
-  static State take(const at::Generator& part) { return detail::generator_state(part); }
-  static void put(at::Generator& part, const State& state) { detail::put_generator_state(part, state); }
+  static State take(const at::Generator& part) {
+    State state;
+    detail::add_generator(state, "generator", part);
+    return state;
+  }
+  static void put(at::Generator& part, const State& state) { detail::put_generator(part, state, "generator"); }
 };
 
-/// Is LibTorch's default generator on CPUs, which dropout and torch::rand() draw from: each process has one. Workers
-/// that are threads share it and draw by turns that nobody can foresee, so that only processes go on with equal
-/// numbers. Example: ry::TorchRandom random; and a part {"random", random} of the state.
+/// Is what dropout and torch::rand() draw from: LibTorch's default generator on CPUs, of which each process has one,
+/// and that of the worker's GPU. Workers that are threads share the former and draw by turns that nobody can foresee,
+/// so that only processes go on with equal numbers of CPUs. Example: ry::TorchRandom random; and a part {"random",
+/// random} of the state.
 class TorchRandom {
  public:
   [[nodiscard]] State state() const;
+  /// The part of a GPU is put back where there is one both times.
   void load_state(const State& state);
 };
 
