@@ -100,6 +100,8 @@ for name in "${names[@]}"; do
       ${packages:+"$root/benchmarks/durable" "$packages" ${ray:+"$ray"}}
   elif [ "$name" = data ]; then
     "$root/build/benchmarks/benchmarks/benchmark_data" "$root/benchmarks/data/peers.py" "$tables:$ray:$packages"
+  elif [ "$name" = gpu ]; then
+    "$root/build/benchmarks/benchmarks/benchmark_gpu" || [ $? = 77 ]  # says so where there is no GPU
   else
     "$root/build/benchmarks/benchmarks/benchmark_$name"
   fi

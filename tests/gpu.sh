@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Runs what needs a GPU: tests/gpu.sh [FOLDER]. Compares how GPUs are counted with the CUDA driver, and tries the laws of
-# Backend for Nccl with 1 to 7 ranks, which are processes on one GPU. Without a GPU it says so and exits 77.
-# Needs g++, libfmt-dev, Catch2 2, libnccl.so.2 and libcudart.so (or RAILYARD_NCCL_LIBRARY and RAILYARD_CUDART_LIBRARY).
+# Runs what needs a GPU: tests/gpu.sh [FOLDER]. Compares how GPUs are counted with the CUDA driver, tries the laws of
+# Backend for Nccl with 1 to 7 ranks, and training with 1 to 4, all of them processes on one GPU; then prints the figures
+# of benchmarks/gpu.cpp. Without a GPU it says so and exits 77.
+# Needs g++, libfmt-dev, Catch2 2, libnccl.so.2 and libcudart.so (or RAILYARD_NCCL_LIBRARY and RAILYARD_CUDART_LIBRARY),
+# and for training a LibTorch with CUDA: RAILYARD_LIBTORCH names it, else it is the one of python3's torch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=${1:-build/gpu}
@@ -21,9 +23,37 @@ ${CXX:-g++} -std=c++20 -O1 -Iinclude -Itests -DRAILYARD_TEST_FAKE_NCCL='""' -DRA
 # Ranks on one GPU look to NCCL like ranks on different hosts (staged_nccl.hpp), which talk by sockets over the loopback.
 export RAILYARD_TEST_GPU=1 NCCL_SOCKET_IFNAME=lo
 failures=${failed_devices:-0}
-while read -r name; do
-  timeout 120 "$folder/nccl_conformance" "$name" || { echo "failed: $name" && failures=$((failures + 1)); }
-  # What NCCL does where ranks disagree is not defined: it may write past the end of a buffer.
-done < <("$folder/nccl_conformance" --list-test-names-only '*NcclOnProcesses' | grep -v 'disagree\|nothing to give')
+# Runs each test case of a program whose name is on standard input, in a process of its own.
+run_each() {
+  local name
+  while read -r name; do
+    # A comma would divide a name into two of which there is none, and that counts as passed.
+    timeout 120 "$1" "${name//,/\\,}" || { echo "failed: $name" && failures=$((failures + 1)); }
+  done
+}
+# What NCCL does where ranks disagree is not defined: it may write past the end of a buffer.
+run_each "$folder/nccl_conformance" < <(
+  "$folder/nccl_conformance" --list-test-names-only '*NcclOnProcesses' | grep -v 'disagree\|nothing to give')
+
+torch=${RAILYARD_LIBTORCH:-$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' || true)}
+if [ -e "$torch/lib/libtorch_cuda.so" ]; then
+  # CUDA's libraries of a wheel are found by the paths that its own libraries have.
+  with_torch=(-std=c++20 -Iinclude -Itests -DFMT_HEADER_ONLY -DRAILYARD_WITH_TORCH=1 -DRAILYARD_WITH_NCCL=1
+    -isystem "$torch/include" -isystem "$torch/include/torch/csrc/api/include")
+  libraries=("-L$torch/lib" "-Wl,-rpath,$torch/lib" -Wl,--allow-shlib-undefined -Wl,--no-as-needed -ltorch_cuda
+    -ltorch_cpu -lc10_cuda -lc10 -pthread -ldl)
+  ${CXX:-g++} -O1 "${with_torch[@]}" -DRAILYARD_TEST_FAKE_NCCL='""' -DRAILYARD_TEST_FAKE_CUDART='""' \
+    -DRAILYARD_TEST_FAKE_CUDA='""' -DRAILYARD_TEST_FAKE_NVML='""' -DRAILYARD_TEST_FAKE_TORCH_CUDA='""' \
+    tests/unit/torch/cuda_test.cpp tests/support/main.cpp -o "$folder/training" "${libraries[@]}" &
+  tests=$!
+  ${CXX:-g++} -O2 "${with_torch[@]}" benchmarks/gpu.cpp -o "$folder/benchmark" "${libraries[@]}"
+  wait "$tests"
+  run_each "$folder/training" < <(
+    "$folder/training" --list-test-names-only | grep -v 'the fake\|of the fake\|on another GPU')
+  env -u RAILYARD_TEST_GPU -u NCCL_SOCKET_IFNAME "$folder/benchmark" || failures=$((failures + 1))
+else
+  echo "tests/gpu.sh: no training, as there is no LibTorch with CUDA (RAILYARD_LIBTORCH, or python3's torch)"
+  failures=$((failures + 1))
+fi
 [ "$failures" = 0 ] || exit 1
-echo "GPUs are counted as the driver counts them, and all laws hold for Nccl on this GPU"
+echo "GPUs are counted as the driver counts them, all laws hold for Nccl on this GPU, and training ends where it should"

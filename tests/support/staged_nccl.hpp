@@ -149,28 +149,26 @@ class StagedNccl {
 };
 static_assert(ry::Backend<StagedNccl>);
 
-/// Is Nccl as it is, given buffers of the host.
-class HostNccl {
+/// Is Nccl as it is, on the fakes or, for as many ranks as there are processes, on one GPU.
+class TestNccl {
  public:
-  static constexpr std::string_view name = "Nccl given the host's";
+  static constexpr std::string_view name = "Nccl of tests";
   static constexpr ry::Reach reach = ry::Reach::network;
-  static constexpr ry::DeviceKind device_kind = ry::DeviceKind::cpu;
+  static constexpr ry::DeviceKind device_kind = ry::DeviceKind::cuda;
   static constexpr bool sends_ahead = true;
   struct Options {};
 
-  static void check(const Options& /*options*/) { ry::Nccl::check(nccl_options()); }
-  static std::unique_ptr<HostNccl> connect(const Options& /*options*/, const ry::World& world, ry::Store& store,
-                                           const ry::Deadline& deadline) {
-    auto backend = std::make_unique<HostNccl>();
-    backend->nccl_ = connect_nccl(world, store, deadline);
-    backend->world_ = world;
-    return backend;
-  }
+  TestNccl(const ry::World& world, ry::Store& store, const ry::Deadline& deadline)
+      : nccl_(connect_nccl(world, store, deadline)), world_(world) {}
 
-  auto all_reduce(ry::Buffer data, ry::ReduceOp op, const ry::Call& call) {
-    static_cast<void>(ry::detail::Arguments{world_, device_kind}.all_reduce(data, op));  // memory of a device is none
-    return nccl_->all_reduce(data, op, call);
+  static void check(const Options& /*options*/) { ry::Nccl::check(nccl_options()); }
+  static std::unique_ptr<TestNccl> connect(const Options& /*options*/, const ry::World& world, ry::Store& store,
+                                           const ry::Deadline& deadline) {
+    return std::make_unique<TestNccl>(world, store, deadline);
   }
+  [[nodiscard]] ry::Device device() const noexcept { return nccl_->device(); }
+
+  auto all_reduce(ry::Buffer data, ry::ReduceOp op, const ry::Call& call) { return nccl_->all_reduce(data, op, call); }
   auto reduce_scatter(ry::ConstBuffer in, ry::Buffer out, ry::ReduceOp op, const ry::Call& call) {
     return nccl_->reduce_scatter(in, out, op, call);
   }
@@ -187,17 +185,40 @@ class HostNccl {
     return nccl_->scatter(in, out, root, call);
   }
   auto all_to_all(ry::ConstBuffer in, ry::Buffer out, const ry::Call& call) { return nccl_->all_to_all(in, out, call); }
-  ry::FinishedWork barrier(const ry::Call& call) {
-    nccl_->barrier(call).wait(call.deadline);
-    return {};
-  }
+  auto barrier(const ry::Call& call) { return nccl_->barrier(call); }
   auto send(ry::ConstBuffer data, int peer, const ry::Call& call) { return nccl_->send(data, peer, call); }
   auto receive(ry::Buffer data, int peer, const ry::Call& call) { return nccl_->receive(data, peer, call); }
   void abort(std::string_view reason) noexcept { nccl_->abort(reason); }
 
+ protected:
+  [[nodiscard]] const ry::World& world() const { return world_; }
+
  private:
-  ry::World world_{};
-  std::unique_ptr<ry::Nccl> nccl_{};
+  std::unique_ptr<ry::Nccl> nccl_;
+  ry::World world_;
+};
+static_assert(ry::Backend<TestNccl>);
+
+/// Is the same for buffers of the host alone, whose operations are done when they return.
+class HostNccl : public TestNccl {
+ public:
+  static constexpr std::string_view name = "Nccl given the host's";
+  static constexpr ry::DeviceKind device_kind = ry::DeviceKind::cpu;
+
+  using TestNccl::TestNccl;
+  static std::unique_ptr<HostNccl> connect(const Options& /*options*/, const ry::World& world, ry::Store& store,
+                                           const ry::Deadline& deadline) {
+    return std::make_unique<HostNccl>(world, store, deadline);
+  }
+
+  auto all_reduce(ry::Buffer data, ry::ReduceOp op, const ry::Call& call) {
+    static_cast<void>(ry::detail::Arguments{world(), device_kind}.all_reduce(data, op));  // of a device there is none
+    return TestNccl::all_reduce(data, op, call);
+  }
+  ry::FinishedWork barrier(const ry::Call& call) {
+    TestNccl::barrier(call).wait(call.deadline);
+    return {};
+  }
 };
 static_assert(ry::Backend<HostNccl>);
 

@@ -172,9 +172,7 @@ template <class Source>
     detail::seed_apart(worker);
     const torch::nn::Module& module = detail::module_of(worker, model);
     const auto tensors = detail::tensors_of(module);
-    for (const auto& named : tensors) {
-      if (named.tensor.defined()) detail::check_place(worker, named.name, named.tensor.device());
-    }
+    detail::check_places(worker, tensors);
     detail::make_equal(worker, tensors);
     for (const auto& named : tensors) {
       if (named.is_parameter && named.tensor.defined()) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Training on devices: models, batches and states that lie on GPUs. On the fakes of tests/fakes, and for a LibTorch
-// that was built for CPUs, to which fake_torch_cuda lends tensors on CUDA devices.
+// Training on devices: models, batches and states that lie on GPUs. On the fakes of tests/fakes, with a LibTorch that
+// was built for CPUs, to which fake_torch_cuda lends tensors on CUDA devices; or, with RAILYARD_TEST_GPU=1, on the GPU
+// of this host, which all ranks share, where tests/gpu.sh runs them.
 #include "railyard/collectives/nccl.hpp"
 #include "railyard/torch/batch_norm.hpp"
 #include "railyard/torch/collectives.hpp"
@@ -11,7 +12,10 @@
 #include "railyard/torch/sync_batch_norm.hpp"
 #include "railyard/train/train_state.hpp"
 
-#include "run.hpp"
+#include "railyard/workers/processes.hpp"
+#include "railyard/workers/threads.hpp"
+
+#include "fit.hpp"
 #include "support/catch.hpp"
 #include "support/fake_gpus.hpp"
 #include "support/staged_nccl.hpp"
@@ -22,6 +26,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -37,19 +42,28 @@ namespace {
 namespace ry = railyard;
 using Catch::Matchers::Contains;
 using railyard_test::FakeGpus;
-using railyard_test::nccl_options;
+using railyard_test::has_gpu;
+using railyard_test::TestNccl;
 
 // Four GPUs, as NVML, CUDA's libraries and LibTorch show them: as many in all tests, for LibTorch counts them once.
 struct FakeDevices {
   FakeDevices() {
+    if (has_gpu()) return;
+    gpus.emplace(4);
     if (::dlopen(RAILYARD_TEST_FAKE_TORCH_CUDA, RTLD_NOW | RTLD_GLOBAL) == nullptr) FAIL(::dlerror());
   }
-  FakeGpus gpus{4};
+  std::optional<FakeGpus> gpus{};
 };
 
-template <class Scaling, class Function>
+// Ranks that share a GPU are processes, or NCCL would not take them.
+template <class Function>
 ry::Result on_devices(int num_workers, Function function) {
-  return test::try_run<ry::Nccl, Scaling>(num_workers, std::move(function), 3, nccl_options());
+  if (has_gpu()) return test::try_run<TestNccl, ry::Processes>(num_workers, std::move(function));
+  return test::try_run<TestNccl, ry::Threads>(num_workers, std::move(function));
+}
+template <class Function>
+ry::Result on_processes(int num_workers, Function function) {
+  return test::try_run<TestNccl, ry::Processes>(num_workers, std::move(function));
 }
 
 // With weights that no generator has drawn: a plain loop and all workers begin alike.
@@ -122,7 +136,7 @@ void train(ry::Worker& worker, torch::nn::Sequential& net, Optimizer& optimizer,
 // Trains as trained_alone() does, on this worker's device, and expects the same weights.
 void train_on_device(ry::Worker& worker, std::size_t micro_batches, double max_norm) {
   const torch::Device home = ry::device(worker);
-  EXPECT(home.is_cuda() && home.index() == worker.local_rank());
+  EXPECT(home.is_cuda() && home.index() == (has_gpu() ? 0 : worker.local_rank()));
   const torch::optim::AdamOptions options(0.01);
   const torch::Tensor expected = trained_alone(max_norm);
   auto net = ry::prepare_model(worker, [home] { return net_on(home); });
@@ -171,7 +185,7 @@ TEST_CASE("cuda: workers with a GPU each end where a plain loop ends") {
   for (const int workers : {1, 2, 4}) {
     for (const std::size_t micro_batches : {1U, 3U}) {
       for (const double max_norm : {0.0, 0.02}) {
-        const auto result = on_devices<ry::Threads>(workers, [micro_batches, max_norm](ry::Worker& worker) {
+        const auto result = on_devices(workers, [micro_batches, max_norm](ry::Worker& worker) {
           train_on_device(worker, micro_batches, max_norm);
         });
         CHECK(result.error() == "");
@@ -182,13 +196,13 @@ TEST_CASE("cuda: workers with a GPU each end where a plain loop ends") {
 
 TEST_CASE("cuda: processes with a GPU each end where a plain loop ends") {
   const FakeDevices devices;
-  const auto result = on_devices<ry::Processes>(2, [](ry::Worker& worker) { train_on_device(worker, 1, 0.02); });
+  const auto result = on_processes(2, [](ry::Worker& worker) { train_on_device(worker, 1, 0.02); });
   CHECK(result.error() == "");
 }
 
 TEST_CASE("cuda: collectives on tensors of a device, contiguous or not, and on numbers of the host") {
   const FakeDevices devices;
-  const auto result = on_devices<ry::Threads>(3, [](ry::Worker& worker) {
+  const auto result = on_devices(3, [](ry::Worker& worker) {
     const auto tensor = torch::arange(6, torch::kFloat).to(ry::device(worker)).view({2, 3}).t() + worker.rank();
     ry::all_reduce(worker, tensor);
     EXPECT(tensor.cpu().equal((torch::arange(6, torch::kFloat).view({2, 3}).t() * 3 + 3)));
@@ -201,7 +215,7 @@ TEST_CASE("cuda: collectives on tensors of a device, contiguous or not, and on n
 
 TEST_CASE("cuda: what names no device is made on the worker's, which no other draws the same numbers on") {
   const FakeDevices devices;
-  const auto result = on_devices<ry::Threads>(2, [](ry::Worker& worker) {
+  const auto result = on_devices(2, [](ry::Worker& worker) {
     auto net = ry::prepare_model(worker, [] {
       torch::nn::Linear plain(4, 4);
       plain->to(torch::kCUDA);
@@ -218,7 +232,7 @@ TEST_CASE("cuda: what names no device is made on the worker's, which no other dr
 
 TEST_CASE("cuda: a NaN on one rank leaves the step out on all") {
   const FakeDevices devices;
-  const auto result = on_devices<ry::Threads>(2, [](ry::Worker& worker) {
+  const auto result = on_devices(2, [](ry::Worker& worker) {
     const auto home = ry::device(worker);
     auto net = ry::prepare_model(worker, [home] { return net_on(home); });
     torch::optim::SGD optimizer(net->parameters(), 0.1);
@@ -242,12 +256,12 @@ TEST_CASE("cuda: normalisation over all ranks, sparse gradients, and half a batc
   struct Net : torch::nn::Module {
     Net() {
       embedding = register_module("embedding", torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true)));
-      norm = register_module("norm", torch::nn::BatchNorm1d(4));
+      norm = register_module("norm", ry::nn::BatchNorm1d(4));
       to(torch::kDouble);
     }
     torch::Tensor forward(const torch::Tensor& words) { return norm->forward(embedding->forward(words)); }
     torch::nn::Embedding embedding{nullptr};
-    torch::nn::BatchNorm1d norm{nullptr};
+    ry::nn::BatchNorm1d norm{nullptr};
   };
   const auto build = [] {
     torch::manual_seed(5);
@@ -258,7 +272,7 @@ TEST_CASE("cuda: normalisation over all ranks, sparse gradients, and half a batc
   (alone->forward(words) * torch::arange(4).to(torch::kDouble).sin()).pow(2).mean().backward();
   const auto gradient = alone->embedding->weight.grad().to_dense();
   const auto variance = alone->norm->running_var.clone();
-  const auto result = on_devices<ry::Threads>(2, [=](ry::Worker& worker) {
+  const auto result = on_devices(2, [=](ry::Worker& worker) {
     const auto home = ry::device(worker);
     auto net = ry::prepare_model(worker, [&] {
       auto plain = build();
@@ -278,7 +292,7 @@ TEST_CASE("cuda: normalisation over all ranks, sparse gradients, and half a batc
 
 TEST_CASE("cuda: a weight on another GPU than the worker's is an error, and one on the CPU is told of") {
   const FakeDevices devices;
-  const auto elsewhere = on_devices<ry::Threads>(2, [](ry::Worker& worker) {
+  const auto elsewhere = on_devices(2, [](ry::Worker& worker) {
     static_cast<void>(ry::prepare_model(worker, [] {
       torch::nn::Linear net(2, 2);
       net->to(torch::Device(torch::kCUDA, 3));
@@ -287,7 +301,7 @@ TEST_CASE("cuda: a weight on another GPU than the worker's is an error, and one 
   });
   CHECK_THAT(elsewhere.error(),
              Contains("weight lies on cuda:3, and this worker's GPU is cuda:") && Contains("->to(ry::device(worker))"));
-  const auto on_cpu = on_devices<ry::Threads>(2, [](ry::Worker& worker) {
+  const auto on_cpu = on_devices(2, [](ry::Worker& worker) {
     auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(2, 1); });
     worker.samples(1);
     net->forward(torch::full({1, 2}, worker.rank() + 1.0F)).sum().backward();
@@ -295,7 +309,7 @@ TEST_CASE("cuda: a weight on another GPU than the worker's is an error, and one 
   });
   CHECK(on_cpu.error() == "");
   REQUIRE(!on_cpu.warnings().empty());
-  CHECK_THAT(on_cpu.warnings().front(), Contains("weight lies on the cpu, so its gradient goes to the GPU and back"));
+  CHECK_THAT(on_cpu.warnings().front(), Contains("2 of the model's 2 tensors, such as weight, lie on the CPU"));
 }
 
 TEST_CASE("cuda: processes that fail go on with equal bits, what their GPUs draw included") {
@@ -306,7 +320,7 @@ TEST_CASE("cuda: processes that fail go on with equal bits, what their GPUs draw
     config.checkpoint.every_steps = 2;
     config.failure.max_failures = 1;
     config.collective_timeout = std::chrono::seconds{20};
-    ry::Trainer<ry::Nccl, ry::Processes> trainer{
+    ry::Trainer<TestNccl, ry::Processes> trainer{
         [fails](ry::Worker& worker) {
           const auto home = ry::device(worker);
           auto net = ry::prepare_model(worker, [home] {
@@ -332,8 +346,7 @@ TEST_CASE("cuda: processes that fail go on with equal bits, what their GPUs draw
           worker.report({{"sum", (weights * weights.sin()).sum().template item<double>()}});
         },
         {.num_workers = 2},
-        config,
-        nccl_options()};
+        config};
     return trainer.fit().value_or_throw().metrics().at("sum").number();
   };
   CHECK(sum_of(true) == sum_of(false));
@@ -342,7 +355,7 @@ TEST_CASE("cuda: processes that fail go on with equal bits, what their GPUs draw
 TEST_CASE("cuda: processes forked after a backward pass are told that they can run none") {
   const FakeDevices devices;
   torch::ones({2}).requires_grad_().sum().backward();  // on the CPU, and yet it begins the devices' threads
-  const auto result = on_devices<ry::Processes>(2, [](ry::Worker& worker) {
+  const auto result = on_processes(2, [](ry::Worker& worker) {
     static_cast<void>(ry::prepare_model(worker, [&worker] { return net_on(ry::device(worker)); }));
   });
   CHECK_THAT(result.error(), Contains("forked from one that had run backward() before") &&

@@ -2,15 +2,14 @@
 // Runs a function on a few workers, in a folder that goes away, for the tests of this room.
 #pragma once
 
+#include "fit.hpp"
+
 #include "railyard/collectives/gloo.hpp"
 #include "railyard/collectives/local.hpp"
 #include "railyard/collectives/shared_memory.hpp"
-#include "railyard/train/trainer.hpp"
 #include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
 
-#include <filesystem>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -20,18 +19,6 @@
 namespace test {
 
 namespace ry = railyard;
-
-template <class Backend, class Scaling, class Function>
-ry::Result try_run(int num_workers, Function function, std::uint64_t seed = 3, typename Backend::Options options = {}) {
-  std::string folder = (std::filesystem::temp_directory_path() / "railyard_torch_XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) throw ry::Error{"cannot make " + folder};
-  ry::RunConfig config{.storage_path = folder, .seed = seed, .progress = ry::Progress::quiet};
-  config.collective_timeout = std::chrono::seconds{20};
-  ry::Trainer<Backend, Scaling> trainer{std::move(function), {.num_workers = num_workers}, config, std::move(options)};
-  ry::Result result = trainer.fit();
-  std::filesystem::remove_all(folder);
-  return result;
-}
 
 // Runs and returns rank 0's last metrics, or throws what the run has failed with.
 template <class Function>
@@ -50,12 +37,6 @@ template <class Function>
 ry::Metrics on_processes(int num_workers, Function function, std::uint64_t seed = 3) {
   return try_run<ry::Gloo, ry::Processes>(num_workers, std::move(function), seed).value_or_throw().metrics();
 }
-
-// Fails the run if something does not hold: CHECK is not for threads, and nobody would see it in another process.
-inline void expect(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error("expected: " + what);
-}
-#define EXPECT(...) ::test::expect((__VA_ARGS__), #__VA_ARGS__)
 
 // Whether a run fails must not depend on whether its ranks see each other's memory: what both have to say is returned
 // if it does.

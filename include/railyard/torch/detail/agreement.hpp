@@ -44,6 +44,31 @@ struct NamedTensor {
   return tensors;
 }
 
+// Tells of a model's tensors that are not where its worker computes. Throws: ConfigError if one is on another GPU.
+inline void check_places(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  const Device home = worker.device();
+  if (home.kind != DeviceKind::cuda) return;
+  std::size_t num_on_cpu = 0;
+  std::string_view first;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined()) continue;
+    const at::Device place = named.tensor.device();
+    if (place.is_cuda() && place.index() != home.index) {
+      throw ConfigError{compose(
+          "prepare_model() on rank {}/{}: {} lies on {}, and this worker's GPU is cuda:{}: give the factory's model "
+          "->to(ry::device(worker))",
+          worker.rank(), worker.world_size(), named.name, place.str(), home.index)};
+    }
+    if (place.is_cpu() && num_on_cpu++ == 0) first = named.name;
+  }
+  if (num_on_cpu == 0) return;
+  worker.warn(
+      compose("prepare_model(): {} of the model's {} tensors, such as {}, lie on the CPU, and what is exchanged of "
+              "them goes to "
+              "the GPU and back in every step: give the factory's model ->to(ry::device(worker))",
+              num_on_cpu, tensors.size(), first));
+}
+
 // Of a hash what ranks compare by sums: 16 bits, so that the sum of its square over a thousand ranks is exact in a
 // double.
 [[nodiscard]] constexpr std::uint64_t short_digest(std::uint64_t hash) noexcept { return hash & 0xFFFFU; }

@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <string_view>
 
 #include <dlfcn.h>
 
@@ -99,23 +98,6 @@ inline void check_backward_works(const Worker& worker) {
                 "in a training function of its own, or use Launched",
                 worker.rank(), worker.world_size(), error.what_without_backtrace())};
   }
-}
-
-// Tells of a model's tensor that is not where its worker computes. Throws: ConfigError if it is on another GPU.
-inline void check_place(Worker& worker, std::string_view name, at::Device place) {
-  const Device home = worker.device();
-  if (home.kind != DeviceKind::cuda) return;
-  if (place.is_cuda() && place.index() == home.index) return;
-  if (place.is_cuda()) {
-    throw ConfigError{compose(
-        "prepare_model() on rank {}/{}: {} lies on {}, and this worker's GPU is cuda:{}: give the factory's model "
-        "->to(ry::device(worker))",
-        worker.rank(), worker.world_size(), name, place.str(), home.index)};
-  }
-  worker.warn(compose(
-      "prepare_model(): {} lies on the {}, so its gradient goes to the GPU and back in every step: give the factory's "
-      "model ->to(ry::device(worker))",
-      name, place.str()));
 }
 
 }  // namespace detail
