@@ -2,7 +2,6 @@
 // Computes in bf16 or f16 where that is safe, for as long as a scope lasts. Torch room.
 #pragma once
 
-#include "railyard/torch/detail/autocast_cache.hpp"
 #include "railyard/torch/detail/autocast_settings.hpp"
 #include "railyard/torch/tensor.hpp"
 

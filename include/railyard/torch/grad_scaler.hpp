@@ -2,7 +2,7 @@
 // Scales losses so that gradients in f16 are neither lost nor overflow. Torch room.
 #pragma once
 
-#include "railyard/torch/detail/autocast_cache.hpp"
+#include "railyard/torch/detail/autocast_settings.hpp"
 #include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/detail/loss_scaling.hpp"
 #include "railyard/torch/detail/update_digest.hpp"

@@ -2,7 +2,7 @@
 // Optimizers whose work and state are divided among the ranks of each host. Torch room.
 #pragma once
 
-#include "railyard/torch/detail/autocast_cache.hpp"
+#include "railyard/torch/detail/autocast_settings.hpp"
 #include "railyard/torch/detail/gradient_refusals.hpp"
 #include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/detail/master_weights.hpp"

@@ -106,8 +106,8 @@ template <class F, class... Inputs>
 requires(std::convertible_to<const Inputs&, at::Tensor>&&...)
     [[nodiscard]] auto recompute(F&& function, const Inputs&... inputs) {
   using Function = std::decay_t<F>;
-  using Result = std::decay_t<decltype(detail::compute(std::declval<Function&>(), at::Tensor{inputs}...))>;
-  using List = detail::ListOfTensors<Result>;
+  using Returned = std::decay_t<decltype(detail::compute(std::declval<Function&>(), at::Tensor{inputs}...))>;
+  using List = detail::ListOfTensors<Returned>;
   static_assert(!detail::IsModule<Function>,
                 "recompute(module, ...): give the module's holder or a std::shared_ptr to it, which keeps it alive "
                 "until backward(), or a lambda that calls it.");
@@ -117,7 +117,7 @@ requires(std::convertible_to<const Inputs&, at::Tensor>&&...)
       "of tensors.");
   const std::array<at::Tensor, sizeof...(Inputs)> all{at::Tensor{inputs}...};
   const auto module = detail::owner_of<Function>(function);
-  if (detail::is_frozen(module.get(), all)) return Result(detail::compute(function, at::Tensor{inputs}...));
+  if (detail::is_frozen(module.get(), all)) return Returned(detail::compute(function, at::Tensor{inputs}...));
   auto segment = c10::make_intrusive<detail::RecomputedSegment>();
   if (module) segment->modules.push_back(module);
   segment->compute = [function = Function(std::forward<F>(function))](const std::vector<at::Tensor>& given) mutable {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/torch/grad_scaler.hpp"
+#include "railyard/torch/autocast.hpp"
 #include "railyard/torch/collectives.hpp"
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
@@ -13,8 +14,13 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <limits>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 using Catch::ContainsSubstring;
@@ -243,6 +249,24 @@ TEST_CASE("GradScaler: several optimizers have one scale, and a step that overfl
   });
 }
 
+TEST_CASE(
+    "GradScaler: a step that is left out leaves running statistics as they were, where NaNs would end the run too") {
+  for (const auto policy : {ry::NonFinite::skip, ry::NonFinite::stop}) {
+    test::on_both_threads(2, [policy](auto& worker) {
+      auto net = ry::prepare_model(
+          worker, [] { return torch::nn::Sequential(torch::nn::Linear(5, 3), torch::nn::BatchNorm1d(3)); },
+          {.non_finite = policy});
+      optim::SGD optimizer(net->parameters(), optim::SGDOptions(0.01));
+      ry::GradScaler scaler{worker};
+      const auto mean = [&net] { return net->buffers()[0].clone(); };
+      EXPECT(!step_once(worker, scaler, net, optimizer, worker.rank() == 1 ? infinity : 1));
+      EXPECT(mean().eq(0).all().template item<bool>());
+      EXPECT(step_once(worker, scaler, net, optimizer));
+      EXPECT(!mean().eq(0).all().template item<bool>());
+    });
+  }
+}
+
 TEST_CASE("GradScaler: where gradients stay that are not finite, the step is left out all the same") {
   test::on_both_threads(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return make_scaled_net(); }, {.non_finite = ry::NonFinite::allow});
@@ -429,6 +453,79 @@ TEST_CASE("GradScaler: weights in f16 are refused, but where an optimizer keeps 
   };
   CHECK_THAT(train(false), ContainsSubstring("a weight of type f16") && ContainsSubstring("master_weights"));
   CHECK(train(true) == "");
+}
+
+TEST_CASE("GradScaler: gradients that vanish in f16 are kept, and a scale that overflows there is found") {
+  test::on_both_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_scaled_net(); });
+    auto optimizer = ry::prepare_optimizer<optim::SGD>(worker, net, optim::SGDOptions(1));
+    const auto& weight = net->parameters()[1];
+    // The gradient of the cast is in f16, which goes from 6e-8 to 65504.
+    const auto loss_of = [&weight](double factor) { return weight.to(torch::kHalf).to(torch::kFloat).sum() * factor; };
+    const auto gradient = [&] { return optimizer.full_gradients()[1]; };
+    worker.samples(3);
+    loss_of(1e-9).backward();
+    EXPECT(gradient().eq(0).all().template item<bool>());
+    ry::GradScaler scaler{worker};
+    optimizer.zero_grad();
+    worker.samples(3);
+    scaler.scale(loss_of(1e-9)).backward();
+    scaler.unscale_(optimizer);
+    EXPECT(torch::allclose(gradient(), torch::full_like(weight, 1e-9), 1e-2, 0));
+    scaler.step(optimizer);
+    scaler.update();
+    int num_skipped = 0;
+    for (bool is_updated = false; !is_updated; num_skipped += is_updated ? 0 : 1) {
+      optimizer.zero_grad();
+      worker.samples(3);
+      scaler.scale(loss_of(worker.rank() == 0 ? 10 : 0.01)).backward();  // 655,360 overflows, 40,960 does not
+      is_updated = scaler.step(optimizer);
+      if (is_updated) EXPECT(torch::allclose(gradient(), torch::full_like(weight, 5.005), 1e-2, 0));
+      scaler.update();
+    }
+    EXPECT(num_skipped == 4);
+    EXPECT(scaler.scale() == 4096);
+  });
+}
+
+TEST_CASE("GradScaler: trains in f16 where LibTorch computes in it, on CPUs as well") {
+  const auto train = [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_scaled_net(); });
+    auto optimizer = ry::prepare_optimizer<optim::Adam>(worker, net, optim::AdamOptions(0.01));
+    ry::GradScaler scaler{worker, {.init_scale = 0x1p40}};
+    double loss = 0;
+    double first = 0;
+    for (int step = 0; step < 60; ++step) {
+      torch::Tensor value;
+      worker.samples(3);
+      optimizer.zero_grad();
+      {
+        const ry::Autocast autocast{worker, {.dtype = torch::kHalf}};
+        const auto y = net->forward(inputs_of(worker, 1));
+        EXPECT(y.scalar_type() == torch::kHalf);
+        value = (y.to(torch::kFloat) - 1).square().mean();
+      }
+      scaler.scale(value).backward();
+      scaler.unscale_(optimizer);
+      ry::clip_grad_norm_(optimizer, 1.0);
+      scaler.step(optimizer);
+      scaler.update();
+      loss = value.template item<double>();
+      if (step == 0) first = loss;
+    }
+    EXPECT(scaler.scale() < 0x1p40);
+    EXPECT(scaler.scale() > 1);
+    EXPECT(loss < first / 4);
+    const auto all = ry::all_gather(worker, flat_weights(*net));
+    EXPECT(torch::equal(all[0], all[1]));
+  };
+  try {
+    const ry::Autocast autocast{torch::kCPU, {.dtype = torch::kHalf}};
+  } catch (const ry::ConfigError&) {
+    WARN("not tested: this LibTorch does not compute in f16 on CPUs");
+    return;
+  }
+  test::on_both_threads(2, train);
 }
 
 TEST_CASE("GradScaler: a loss in a half type is scaled in f32") {

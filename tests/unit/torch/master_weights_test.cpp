@@ -128,7 +128,7 @@ TEST_CASE("prepare_optimizer: master weights take over what is written to the we
     }
     worker.barrier();
     step_down(worker, *net, optimizer, 7);
-    EXPECT(is_all(net->first.narrow(0, 0, 75), 2));            // 2 - 7 x 2^-10 rounds to that
+    EXPECT(is_all(net->first.narrow(0, 0, 75), 2 - 0x1p-7));   // 7 x 2^-10 below 2, rounded
     EXPECT(is_all(net->first.narrow(0, 75, 75), 1 - 0x1p-7));  // 8 x 2^-10 below 1
   });
 }

@@ -231,7 +231,7 @@ TEST_CASE("recompute: what cannot be computed again, or not as before, is an err
   CHECK_THROWS_WITH(ry::recompute([](const torch::Tensor& in) { return in.detach().add_(1) * in; }, x),
                     ContainsSubstring("changes its input Float[3] in place"));
   const auto square = [](const torch::Tensor& in) { return in * in; };
-  CHECK_THROWS_WITH(ry::recompute(square, x).sum().backward({}, std::nullopt, /*create_graph=*/true),
+  CHECK_THROWS_WITH(ry::recompute(square, x).sum().backward({}, /*retain_graph=*/true, /*create_graph=*/true),
                     ContainsSubstring("cannot be differentiated again"));
   CHECK_THROWS_WITH(ry::recompute([](const torch::Tensor&) { return torch::Tensor{}; }, x),
                     ContainsSubstring("returned an undefined tensor"));

@@ -15,6 +15,10 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
+// Inside an autocast scope LibTorch keeps the casts of weights until the outermost one is left. Where weights are
+// updated inside, the next forward pass would go on with the old ones. Cost: nothing worth naming outside a scope.
+inline void forget_casts() { at::autocast::clear_cache(); }
+
 // Of one kind of device, CPU or CUDA.
 struct AutocastSettings {
   bool is_enabled = false;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "railyard/torch/detail/agreement.hpp"
-#include "railyard/torch/detail/autocast_cache.hpp"
+#include "railyard/torch/detail/autocast_settings.hpp"
 #include "railyard/torch/detail/backward_depth.hpp"
 #include "railyard/torch/detail/bucket_schedule.hpp"
 #include "railyard/torch/detail/communication_thread.hpp"

@@ -2,7 +2,6 @@
 // Puts a thread back to where it was when something was computed, to compute it anew. Torch room.
 #pragma once
 
-#include "railyard/torch/detail/autocast_cache.hpp"
 #include "railyard/torch/detail/autocast_settings.hpp"
 
 #include "railyard/core/error.hpp"
