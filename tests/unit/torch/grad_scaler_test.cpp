@@ -459,7 +459,7 @@ TEST_CASE("GradScaler: gradients that vanish in f16 are kept, and a scale that o
   test::on_both_threads(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return make_scaled_net(); });
     auto optimizer = ry::prepare_optimizer<optim::SGD>(worker, net, optim::SGDOptions(1));
-    const auto& weight = net->parameters()[1];
+    const auto weight = net->parameters()[1];
     // The gradient of the cast is in f16, which goes from 6e-8 to 65504.
     const auto loss_of = [&weight](double factor) { return weight.to(torch::kHalf).to(torch::kFloat).sum() * factor; };
     const auto gradient = [&] { return optimizer.full_gradients()[1]; };
