@@ -140,6 +140,7 @@
 #endif
 
 #if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
+#include "railyard/torch/autocast.hpp"
 #include "railyard/torch/batch.hpp"
 #include "railyard/torch/batch_norm.hpp"
 #include "railyard/torch/buffer_sync.hpp"
@@ -147,6 +148,7 @@
 #include "railyard/torch/comm_hook.hpp"
 #include "railyard/torch/comm_hook_state.hpp"
 #include "railyard/torch/from_tensors.hpp"
+#include "railyard/torch/grad_scaler.hpp"
 #include "railyard/torch/loader.hpp"
 #include "railyard/torch/loader_options.hpp"
 #include "railyard/torch/lockstep.hpp"
@@ -156,6 +158,7 @@
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/prepare_optimizer.hpp"
+#include "railyard/torch/recompute.hpp"
 #include "railyard/torch/replicas.hpp"
 #include "railyard/torch/state.hpp"
 #include "railyard/torch/step_times.hpp"

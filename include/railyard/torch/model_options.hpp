@@ -13,7 +13,8 @@
 
 namespace railyard::inline v0_1 {
 
-/// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike.
+/// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike. With a
+/// GradScaler an overflow is nothing to tell of, or to stop for, unless it goes on.
 enum class NonFinite : std::uint8_t {
   /// Every gradient becomes undefined on all ranks, so that the optimizer leaves the step out, and the running
   /// statistics of normalising modules go back to what they were when samples() began the step. StepTimes::skipped

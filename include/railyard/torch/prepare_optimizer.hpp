@@ -2,7 +2,10 @@
 // Optimizers whose work and state are divided among the ranks of each host. Torch room.
 #pragma once
 
+#include "railyard/torch/detail/autocast_settings.hpp"
+#include "railyard/torch/detail/gradient_refusals.hpp"
 #include "railyard/torch/detail/gradients.hpp"
+#include "railyard/torch/detail/master_weights.hpp"
 #include "railyard/torch/detail/optimizer_fields.hpp"
 #include "railyard/torch/detail/optimizer_state.hpp"
 #include "railyard/torch/detail/shared_weights.hpp"
@@ -32,6 +35,15 @@
 
 namespace railyard::inline v0_1 {
 
+/// Says how a prepared optimizer works.
+struct PreparedOptimizerOptions {
+  /// Keeps, of each weight in bf16 or f16, a copy in f32, which is what is updated, and writes it back rounded: updates
+  /// that are smaller than the last bit of such a weight add up instead of being lost. Their gradients reach the
+  /// optimizer in f32, as the sum of the ranks. The copies are divided among the ranks as the optimizer's state is, and
+  /// saved with it. Weights in other types are updated as they are.
+  bool master_weights = false;
+};
+
 /// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks of a host share memory the weights
 /// exist once for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after
 /// backward() the .grad of these parameters is undefined, since no rank has all of the mean. Several hosts, of equally
@@ -44,15 +56,20 @@ template <detail::ElementwiseOptimizer X>
 class PreparedOptimizer {
  public:
   PreparedOptimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                    const typename detail::OptimizerFields<X>::Options& defaults)
+                    const typename detail::OptimizerFields<X>::Options& defaults,
+                    const PreparedOptimizerOptions& options = {})
       : worker_(&worker), parameters_(detail::parameters_of(groups)) {
+    for (auto& group : parameters_) {
+      for (detail::OptimizedTensor& one : group) one.has_master = options.master_weights && detail::is_half(one.whole);
+    }
     std::vector<at::Tensor> shared;
     const bool can_share = detail::gradient_exchange_of(worker)->can_share_weights();
     for (const auto& group : parameters_) {
-      for (const auto& [parameter, piece] : group) {
+      for (const detail::OptimizedTensor& one : group) {
+        const at::Tensor& parameter = one.whole;
         check(parameter);
-        const bool is_shared = can_share && parameter.requires_grad() && detail::SharedWeights::shareable(parameter);
-        (is_shared ? shared : whole_).push_back(parameter);
+        if (!can_share || !parameter.requires_grad() || !detail::SharedWeights::shareable(parameter)) continue;
+        shared.push_back(parameter);
       }
     }
     compare_with_other_ranks(groups, defaults);  // whose pieces must be of the same weights
@@ -72,6 +89,7 @@ class PreparedOptimizer {
     for (auto& group : inner_->param_groups()) {
       for (at::Tensor& tensor : group.params()) tensor.mutable_grad().reset();
     }
+    for (const auto& [weights, master] : masters_) weights.mutable_grad().reset();
     if (shared_ == nullptr) return;
     for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
   }
@@ -82,19 +100,20 @@ class PreparedOptimizer {
   /// next backward() throws it for the options, and for ranks that have left out an update.
   void step() {
     check_complete("optimizer.step()");
+    detail::refuse_scaled(*worker_, inner_.get(), "optimizer.step()");
     detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
     auto& updates = worker_->extension<detail::UpdateDigest>();
     updates.add(detail::UpdateSettings::of(*inner_));
     if (shared_ == nullptr) {
       clock.enter(detail::StepClock::Part::optimizer);
-      inner_->step();
+      update();
       clock.enter(detail::StepClock::Part::compute);
       return;
     }
     clock.enter(detail::StepClock::Part::wait);
     shared_->begin_update(updates.last);
     clock.enter(detail::StepClock::Part::optimizer);
-    inner_->step();
+    update();
     clock.enter(detail::StepClock::Part::wait);
     shared_->end_update();
     clock.enter(detail::StepClock::Part::compute);
@@ -106,7 +125,9 @@ class PreparedOptimizer {
   /// are still to come.
   double clip_grad_norm_(double max_norm) {
     check_complete("clip_grad_norm_()");
+    detail::refuse_scaled(*worker_, inner_.get(), "clip_grad_norm_()");
     const at::NoGradGuard no_grad;
+    take_gradients();
     double square = 0;
     const auto add = [&square](const at::Tensor& gradient) {
       // In the type of a half tensor the norm itself would overflow.
@@ -115,8 +136,8 @@ class PreparedOptimizer {
       square += norm * norm;
     };
     // Of pieces that several hosts have alike, those of the first host count.
-    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
-    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](at::Tensor& whole) { add(whole.grad()); });
+    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](const at::Tensor& piece) { add(piece.grad()); });
+    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](const at::Tensor& whole) { add(whole.grad()); });
     if (shared_ != nullptr) {
       square = sum_of_squares(square, max_norm);
     } else {
@@ -124,11 +145,19 @@ class PreparedOptimizer {
     }
     const double norm = std::sqrt(square);
     const double factor = max_norm / (norm + 1e-6);
-    if (factor >= 1) return norm;
-    const auto scale = [factor](at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
+    if (!(factor >= 1)) scale_gradients_(factor);
+    return norm;
+  }
+
+  /// Multiplies all gradients with a factor, which is the same on all ranks. Not a collective. Cost: one pass over this
+  /// rank's pieces. Throws: ConfigError if micro-batches of the step are still to come.
+  void scale_gradients_(double factor) {
+    check_complete("scale_gradients_()");
+    const at::NoGradGuard no_grad;
+    take_gradients();
+    const auto scale = [factor](const at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
     for_each_piece(scale);
     for_each_whole(scale);
-    return norm;
   }
 
   /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
@@ -139,8 +168,10 @@ class PreparedOptimizer {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
     for (const auto& group : parameters_) {
-      for (const auto& [parameter, piece] : group) {
-        gradients.push_back(piece ? full_gradient(parameter, *piece) : parameter.grad());
+      for (const detail::OptimizedTensor& one : group) {
+        const bool is_taken = !one.piece && one.has_master && !one.whole.grad().defined();
+        gradients.push_back(one.piece ? full_gradient(one.whole, *one.piece)
+                                      : (is_taken ? one.master : one.whole).grad());
       }
     }
     return gradients;
@@ -209,7 +240,8 @@ class PreparedOptimizer {
     for (std::size_t group = 0; group < parameters_.size(); ++group) {
       for (const detail::OptimizedTensor& one : parameters_[group]) {
         const std::string& name = detail::gradient_exchange_of(*worker_)->find(one.whole)->name;
-        mine += detail::compose("{} of group {}\n", detail::describe({.name = name, .tensor = one.whole}), group);
+        mine += detail::compose("{} of group {}{}\n", detail::describe({.name = name, .tensor = one.whole}), group,
+                                one.has_master ? ", with a master copy" : "");
       }
     }
     detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
@@ -225,9 +257,9 @@ class PreparedOptimizer {
   }
 
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
-    const bool is_here = !piece.is_copy && !piece.is_empty() && piece.weights.grad().defined();
+    const bool is_here = !piece.is_copy && !piece.is_empty() && piece.updated().grad().defined();
     at::Tensor full = at::zeros_like(parameter.detach());
-    if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
+    if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.updated().grad());
     std::int32_t num_here = is_here ? 1 : 0;
     worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
     if (num_here == 0) return {};
@@ -237,47 +269,76 @@ class PreparedOptimizer {
   }
 
   // Finds the pieces of a group's parameters, and returns what this rank updates of them.
-  [[nodiscard]] std::vector<at::Tensor> own_tensors(std::vector<detail::OptimizedTensor>& parameters) const {
+  [[nodiscard]] std::vector<at::Tensor> own_tensors(std::vector<detail::OptimizedTensor>& parameters) {
     std::vector<at::Tensor> tensors;
     for (detail::OptimizedTensor& parameter : parameters) {
       parameter.piece = detail::gradient_exchange_of(*worker_)->find(parameter.whole)->piece.lock();
-      if (parameter.own().defined()) tensors.push_back(parameter.own());
+      if (parameter.has_master && parameter.own().defined()) {
+        const at::Tensor& weights = parameter.own();
+        at::Tensor master = weights.detach().to(at::ScalarType::Float);
+        masters_.emplace_back(weights, master);
+        (parameter.piece ? parameter.piece->master : parameter.master) = std::move(master);
+      }
+      if (!parameter.own().defined()) continue;
+      tensors.push_back(parameter.own());
+      if (!parameter.piece) whole_.push_back(parameter.own());
     }
     return tensors;
+  }
+
+  // Gives the gradients of weights that every rank has whole to their copies in f32.
+  void take_gradients() const {
+    for (const auto& [weights, master] : masters_) {
+      at::Tensor& gradient = weights.mutable_grad();
+      if (!gradient.defined()) continue;
+      at::Tensor& taken = master.mutable_grad();
+      taken = taken.defined() ? taken.add_(gradient) : gradient.to(at::ScalarType::Float);
+      gradient.reset();
+    }
+  }
+
+  void update() {
+    const at::NoGradGuard no_grad;
+    take_gradients();
+    for (const auto& [weights, master] : masters_) detail::follow_weights(master, weights);
+    inner_->step();
+    for (const auto& [weights, master] : masters_) weights.copy_(master);
+    detail::forget_casts();
   }
 
   template <class Visit>
   void for_each_piece(const Visit& visit) {
     if (shared_ == nullptr) return;
     for (const auto& piece : shared_->pieces()) {
-      if (!piece->is_empty() && piece->weights.grad().defined()) visit(piece->weights);
+      if (!piece->is_empty() && piece->updated().grad().defined()) visit(piece->updated());
     }
   }
   template <class Visit>
   void for_each_whole(const Visit& visit) {
-    for (at::Tensor& parameter : whole_) {
-      if (parameter.grad().defined()) visit(parameter);
+    for (const at::Tensor& whole : whole_) {
+      if (whole.grad().defined()) visit(whole);
     }
   }
 
   Worker* worker_;
   detail::OptimizedGroups parameters_;
-  std::vector<at::Tensor> whole_{};  // parameters that every rank updates by itself
+  std::vector<at::Tensor> whole_{};  // what every rank updates by itself
   std::unique_ptr<detail::SharedWeights> shared_{};
   std::unique_ptr<X> inner_{};
+  std::vector<std::pair<at::Tensor, at::Tensor>> masters_{};  // weights and their copies in f32
 };
 
 /// Makes an optimizer for groups of parameters with options of their own; see below.
 template <class X, class Options>
 [[nodiscard]] auto prepare_optimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                                     const Options& defaults) {
+                                     const Options& defaults, const PreparedOptimizerOptions& prepared = {}) {
   static_assert(
       detail::ElementwiseOptimizer<X>,
       "prepare_optimizer<X>: X must be torch::optim::SGD, Adam, AdamW, Adagrad or RMSprop. LBFGS looks at all "
       "parameters at once and calls the loss several times in a step, so it cannot be divided among ranks: "
       "use it as it is, with prepare_model() alone and a closure that returns the loss of all ranks "
       "(worker.mean()), by which they all decide alike.");
-  if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults};
+  if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults, prepared};
 }
 
 /// Makes an optimizer for a prepared model; see PreparedOptimizer. X is SGD, Adam, AdamW, Adagrad or RMSprop. Every
@@ -287,10 +348,11 @@ template <class X, class Options>
 /// ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
 template <class X, class Model, class Options>
 requires(detail::IsModel<Model>)
-    [[nodiscard]] auto prepare_optimizer(Worker& worker, const Model& model, const Options& options) {
+    [[nodiscard]] auto prepare_optimizer(Worker& worker, const Model& model, const Options& options,
+                                         const PreparedOptimizerOptions& prepared = {}) {
   const std::vector<torch::optim::OptimizerParamGroup> groups{
       torch::optim::OptimizerParamGroup(detail::module_of(worker, model).parameters())};
-  return prepare_optimizer<X>(worker, groups, options);
+  return prepare_optimizer<X>(worker, groups, options, prepared);
 }
 
 /// Scales the gradients of an optimizer so that their common norm is max_norm at most; returns what it was.

@@ -232,6 +232,16 @@ template <class T>
   return compose("{}tensor {} is {}", counts, at, lines);
 }
 
+// Returns rank 0's numbers, of which other ranks may have more or fewer.
+[[nodiscard]] inline std::vector<std::int64_t> numbers_of_first_rank(Worker& worker,
+                                                                     std::vector<std::int64_t> numbers) {
+  auto count = static_cast<std::int64_t>(numbers.size());
+  worker.broadcast(buffer_of_value(count), 0);
+  numbers.resize(static_cast<std::size_t>(count));
+  worker.broadcast(buffer_of(numbers), 0);
+  return numbers;
+}
+
 // Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
 inline void check_descriptions(Worker& worker, Topic topic, std::string_view what, const std::string& mine) {
   const auto texts = gather_texts(worker, topic, mine);

@@ -45,7 +45,7 @@ namespace detail {
   for (const auto& one : open) {
     const auto piece = one.second->piece.lock();
     const bool has_piece = piece && !piece->is_empty();
-    const at::Tensor& gradient = has_piece ? piece->weights.grad() : one.second->parameter.grad();
+    const at::Tensor& gradient = has_piece ? piece->updated().grad() : one.second->parameter.grad();
     if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
   }
   return "";

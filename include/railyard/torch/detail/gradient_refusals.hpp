@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/loss_scaling.hpp"
 #include "railyard/torch/model_options.hpp"
 #include "railyard/torch/tensor.hpp"
 
@@ -83,6 +84,16 @@ namespace detail {
               worker.rank(), worker.world_size(), step)};
 }
 
+// Its gradients are as many times too large as the loss was.
+inline void refuse_scaled(Worker& worker, const void* optimizer, std::string_view call) {
+  const auto scaling = loss_scaling_of(worker);
+  if (!scaling || !scaling->are_scaled(optimizer)) return;
+  throw ConfigError{
+      compose("{} on rank {}/{}: the gradients are still those of a loss that a GradScaler has scaled: call "
+              "scaler.unscale_(optimizer) before they are clipped, and scaler.step(optimizer) for the update",
+              call, worker.rank(), worker.world_size())};
+}
+
 // Between the micro-batches of a step somebody has dropped their gradients, or gone on with a part of them.
 [[noreturn]] inline void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
                                         std::uint64_t step) {
@@ -133,6 +144,11 @@ inline void refuse_half(const Worker& worker, const std::vector<GradientSlot>& s
       compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
               "ModelOptions::non_finite to skip or allow",
               what, worker.rank(), worker.world_size())};
+}
+
+inline void warn_of_first_skipped(Worker& worker, const std::string& what) {
+  if (worker.rank() != 0) return;
+  worker.warn(what + "; the step is left out on all ranks, as later ones will be without a word");
 }
 
 inline void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps) {

@@ -35,15 +35,20 @@ struct GradientPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   at::Tensor weights{};   // a view of one dimension; undefined where this rank has no part
+  at::Tensor master{};    // the same in f32, where the optimizer updates that; see PrepareOptimizerOptions
   bool is_spent = false;  // an update has used what is in the gradient
   bool is_mixed = false;  // and a backward pass has added to that
   bool is_copy = false;   // a rank of the first host has the same one, and tells of it for both
 
   [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
 
+  // What the optimizer updates, and which has the gradient.
+  [[nodiscard]] at::Tensor& updated() noexcept { return master.defined() ? master : weights; }
+  [[nodiscard]] const at::Tensor& updated() const noexcept { return master.defined() ? master : weights; }
+
   // Of one more backward pass.
   void add(const at::Tensor& added) {
-    at::Tensor& gradient = weights.mutable_grad();
+    at::Tensor& gradient = updated().mutable_grad();
     if (gradient.defined()) {
       gradient.add_(added);
       is_mixed = is_mixed || is_spent;
@@ -84,6 +89,11 @@ struct GradientSlot {
   // Whether its model is gone, and every graph that leads to it: nobody knows it but this slot and its accumulator.
   [[nodiscard]] bool is_ended() const {
     return accumulator ? accumulator.use_count() == 1 && parameter.use_count() == 2 : parameter.use_count() == 1;
+  }
+
+  // Whether LibTorch has another accumulator for the parameter, as it does after .to().
+  [[nodiscard]] bool has_lost_hook() const {
+    return torch::autograd::impl::try_get_grad_accumulator(parameter) != accumulator;
   }
 
   // Elements of the sum: two for a complex number.
@@ -191,6 +201,18 @@ struct GradientSlot {
     return gradient;
   }
 };
+
+[[nodiscard]] inline bool are_all_on_cpu(const std::vector<GradientSlot>& slots) {
+  return std::all_of(slots.begin(), slots.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
+}
+
+// What the other passes of a step have left would be half a step.
+inline void drop_gradients(const std::vector<GradientSlot>& slots) {
+  for (const GradientSlot& slot : slots) {
+    slot.parameter.mutable_grad().reset();
+    if (const auto piece = slot.piece.lock(); piece && !piece->is_empty()) piece->updated().mutable_grad().reset();
+  }
+}
 
 // Numbers of slots that are exchanged together.
 using Bucket = std::vector<std::size_t>;

@@ -3,12 +3,14 @@
 #pragma once
 
 #include "railyard/torch/detail/agreement.hpp"
+#include "railyard/torch/detail/autocast_settings.hpp"
 #include "railyard/torch/detail/backward_depth.hpp"
 #include "railyard/torch/detail/bucket_schedule.hpp"
 #include "railyard/torch/detail/communication_thread.hpp"
 #include "railyard/torch/detail/ended_slots.hpp"
 #include "railyard/torch/detail/gradient_refusals.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/loss_scaling.hpp"
 #include "railyard/torch/detail/pass_exchange.hpp"
 #include "railyard/torch/detail/replaced_weights.hpp"
 #include "railyard/torch/detail/running_statistics.hpp"
@@ -92,7 +94,7 @@ class GradientExchange {
     }
     GradientSlot& slot = self->slots_[known->second];
     slot.has_begun = false;
-    if (has_lost_hook(slot) || slot.has_other_shape()) hook(self, known->second);
+    if (slot.has_lost_hook() || slot.has_other_shape()) hook(self, known->second);
     slot.storage = StorageMark{parameter};
   }
 
@@ -123,6 +125,11 @@ class GradientExchange {
     }
   }
 
+  // The same of any parameter.
+  void check_complete(std::string_view call) const {
+    if (!window_.is_last) refuse_early(*worker_, call, window_.step);
+  }
+
   // Watches a model whose parameters have been added, for as long as it lives.
   void watch(const torch::nn::Module& module) { models_.add(module); }
 
@@ -132,6 +139,7 @@ class GradientExchange {
   // there.
   [[nodiscard]] bool can_share_weights() const { return exchange_.has_host() && !options_.comm_hook; }
 
+  [[nodiscard]] NonFinite non_finite() const noexcept { return options_.non_finite; }
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
 
   // Takes over what prepare_model() was told, after watch(): the same on all ranks, and for all models. A model that is
@@ -153,6 +161,8 @@ class GradientExchange {
 
   // Tells the user, at the end of training, of steps that have left no trace.
   void warn_of_skipped() const {
+    // Overflows are how a GradScaler finds its scale.
+    if (worker_->extension<LossScalings>().has_any && clock_.skipped() < window_.step) return;
     if (options_.non_finite == NonFinite::skip) detail::warn_of_skipped(*worker_, clock_.skipped(), window_.step);
   }
 
@@ -166,7 +176,7 @@ class GradientExchange {
   void abandon_step() {
     if (window_.is_last) return;
     window_ = {.step = window_.step};
-    drop_gradients();  // which are weighted, so that nobody can go on with them
+    drop_gradients(slots_);  // which are weighted, so that nobody can go on with them
     for (GradientSlot& slot : slots_) slot.forget_micro_batches();
   }
 
@@ -177,7 +187,7 @@ class GradientExchange {
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
       GradientSlot& slot = self->slots_[index];
       if (slot.has_other_shape()) refuse_reshaped(*self->worker_, slot);
-      if (has_lost_hook(slot)) {
+      if (slot.has_lost_hook()) {
         if (slot.has_begun) refuse_converted(*self->worker_, slot);
         hook(self, index);
       }
@@ -190,7 +200,8 @@ class GradientExchange {
       }
       self->window_ = {.step = self->window_.step + 1};
       if (self->watches_weights()) self->weight_watch_.look(self->slots_, self->window_.step);
-      if (self->options_.non_finite == NonFinite::skip) {
+      forget_casts();
+      if (self->leaves_steps_out()) {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
       }
     }
@@ -288,10 +299,6 @@ class GradientExchange {
     std::weak_ptr<GradientExchange> exchange_;
     const void* parameter_;  // of the accumulator that has the hook, which keeps it alive
   };
-
-  [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
-    return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
-  }
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
     GradientSlot& slot = self->slots_[index];
@@ -416,7 +423,7 @@ class GradientExchange {
   void exchange() {
     const at::NoGradGuard no_grad;
     for (const GradientSlot& slot : slots_) {
-      if (has_lost_hook(slot)) refuse_converted(*worker_, slot);
+      if (slot.has_lost_hook()) refuse_converted(*worker_, slot);
     }
     statistics_.put_back();
     if (!window_.is_last) return;
@@ -443,11 +450,10 @@ class GradientExchange {
     sync_buffers(*worker_, models_.buffers(), options_.buffers);
     if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
-    if (options_.non_finite == NonFinite::allow) return;
     if (!is_finite) {
       refuse_step(exchange_.open());
-    } else if (window_.is_refused) {
-      drop_gradients();
+    } else if (window_.is_refused && leaves_steps_out()) {
+      drop_gradients(slots_);
       before_step_.put_back();
     }
   }
@@ -455,7 +461,9 @@ class GradientExchange {
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
     const PassTerms terms{
-        .header = next_header(), .checks_finite = options_.non_finite != NonFinite::allow, .uses_host = uses_host()};
+        .header = next_header(),
+        .checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr,
+        .uses_host = uses_host()};
     exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
   }
 
@@ -468,12 +476,8 @@ class GradientExchange {
     std::int64_t allows = allows_overlap() && !schedule_.has_repeats() ? 1 : 0;
     worker_->all_reduce(buffer_of_value(allows), ReduceOp::min);
     if (allows == 0) return;
-    auto num_observed = static_cast<std::int64_t>(schedule_.observed().size());
-    worker_->broadcast(buffer_of_value(num_observed), 0);
-    std::vector<std::int64_t> order = schedule_.observed();
-    order.resize(static_cast<std::size_t>(num_observed));
-    worker_->broadcast(buffer_of(order), 0);
-    schedule_.cut(order, slots_, limits_of(options_, slots_, spans_hosts()));
+    schedule_.cut(numbers_of_first_rank(*worker_, schedule_.observed()), slots_,
+                  limits_of(options_, slots_, spans_hosts()));
     if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
     if (!thread_) {
       const auto& pool = worker_->extension<WorkerPool>().binding;
@@ -484,13 +488,13 @@ class GradientExchange {
   }
 
   [[nodiscard]] bool allows_overlap() const {
-    if (options_.comm_hook || !are_all_on_cpu()) return false;
+    if (options_.comm_hook || !are_all_on_cpu(slots_)) return false;
     return options_.overlap == Overlap::on || spans_hosts() || usable_cores() > worker_->local_world_size();
   }
 
   [[nodiscard]] bool spans_hosts() const { return worker_->local_world_size() < worker_->world_size(); }
 
-  [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(); }
+  [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(slots_); }
 
   // Counts the pass.
   [[nodiscard]] PassHeader next_header() {
@@ -512,29 +516,27 @@ class GradientExchange {
 
   [[nodiscard]] bool watches_weights() const { return options_.compare_weights && worker_->world_size() > 1; }
 
-  [[nodiscard]] bool are_all_on_cpu() const {
-    return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
+  // Whether a step whose gradients are not finite leaves no trace.
+  [[nodiscard]] bool leaves_steps_out() const {
+    return options_.non_finite == NonFinite::skip ||
+           (options_.non_finite == NonFinite::stop && loss_scaling_of(*worker_) != nullptr);
   }
 
-  // What the other passes of a step have left would be half a step.
-  void drop_gradients() {
-    for (const GradientSlot& slot : slots_) {
-      slot.parameter.mutable_grad().reset();
-      if (const auto piece = slot.piece.lock(); piece && !piece->is_empty()) piece->weights.mutable_grad().reset();
-    }
-  }
-
-  // Leaves the step out on all ranks, or ends it, as all have found the same.
+  // Leaves the step out on all ranks, or ends it, as all have found the same. With a GradScaler that is an overflow,
+  // until the scaler finds that it is none.
   void refuse_step(const OpenSlots& open) {
+    const auto scaling = loss_scaling_of(*worker_);
+    if (options_.non_finite == NonFinite::allow && !scaling) return;
     const std::string name = first_not_finite(open);
     if (!std::exchange(window_.is_refused, true)) clock_.count_skipped();
-    drop_gradients();
+    if (scaling) scaling->note_overflow(window_.step, name);
+    if (options_.non_finite == NonFinite::allow) return;
+    drop_gradients(slots_);
     before_step_.put_back();
+    if (scaling) return;
     const std::string what = describe_not_finite(window_.step, name);
     if (options_.non_finite == NonFinite::stop) refuse_not_finite(*worker_, what);
-    if (worker_->rank() == 0 && clock_.skipped() == 1) {
-      worker_->warn(what + "; the step is left out on all ranks, as later ones will be without a word");
-    }
+    if (clock_.skipped() == 1) warn_of_first_skipped(*worker_, what);
   }
 
   Worker* worker_;

@@ -165,7 +165,7 @@ class HostSums {
     const std::size_t at = part.range.begin - static_cast<std::size_t>(part.piece->begin);
     const std::array<T*, 1> target{part.mean.template data_ptr<T>() + at};
     const bool is_finite = write(std::span<T* const>{target});
-    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->weights.scalar_type()));
+    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->updated().scalar_type()));
     return is_finite;
   }
 

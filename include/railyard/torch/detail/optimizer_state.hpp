@@ -40,9 +40,18 @@ namespace detail {
 struct OptimizedTensor {
   at::Tensor whole{};
   std::shared_ptr<GradientPiece> piece{};  // where ranks share the work; otherwise each of them does all of it
+  bool has_master = false;                 // a copy in f32 is updated instead: of the piece, or this one of the whole
+  at::Tensor master{};
 
   // What this rank's optimizer updates; undefined if it is nothing.
-  [[nodiscard]] const at::Tensor& own() const noexcept { return piece ? piece->weights : whole; }
+  [[nodiscard]] const at::Tensor& own() const noexcept {
+    if (piece) return piece->updated();
+    return master.defined() ? master : whole;
+  }
+  // The type of that, also where this rank has nothing of it.
+  [[nodiscard]] at::ScalarType updated_type() const {
+    return has_master ? at::ScalarType::Float : as_real(whole.detach()).scalar_type();
+  }
 };
 using OptimizedGroups = std::vector<std::vector<OptimizedTensor>>;
 
@@ -167,9 +176,9 @@ struct LoadField {
     const SavedTensor tensor = in_order(*state);
     if (!is_elementwise) {
       field = tensor.whole().to(parameter.whole.device());
-    } else if (!tensor.fits(as_real(parameter.whole.detach()))) {
-      problems.push_back(
-          compose("\"{}\" is {} and belongs to a parameter {}", state->name, tensor.text(), shape_of(parameter.whole)));
+    } else if (!tensor.fits(as_real(parameter.whole.detach()), parameter.updated_type())) {
+      problems.push_back(compose("\"{}\" is {} and belongs to a parameter {}{}", state->name, tensor.text(),
+                                 shape_of(parameter.whole), parameter.has_master ? " updated in f32" : ""));
     } else if (parameter.own().defined()) {
       field = at::empty_like(parameter.own().detach());
       read(tensor, field);
@@ -247,6 +256,7 @@ class OptimizerState {
     std::vector<std::string> problems;
     std::vector<Options> options;
     std::vector<std::pair<at::Tensor, std::unique_ptr<ParamState>>> states;
+    std::vector<std::pair<at::Tensor, at::Tensor>> masters;
     for (std::size_t group = 0; group < groups.size(); ++group) {
       options.push_back(static_cast<const Options&>(optimizer.param_groups()[group].options()));
       Fields::options(options.back(), LoadOption{state.values, group_prefix(group)});
@@ -257,6 +267,10 @@ class OptimizerState {
         Fields::state(*fields, LoadField{saved, problems, state.values, parameter, state_prefix(group, index),
                                          Fields::is_elementwise, found});
         if (parameter.own().defined()) states.emplace_back(parameter.own(), found ? std::move(fields) : nullptr);
+        if (!parameter.has_master) continue;
+        at::Tensor master;
+        LoadField{saved, problems, state.values, parameter, state_prefix(group, index), true, found}("master", master);
+        if (master.defined()) masters.emplace_back(parameter.own(), std::move(master));
       }
     }
     saved.name_surplus(problems);
@@ -264,6 +278,7 @@ class OptimizerState {
     for (std::size_t group = 0; group < groups.size(); ++group) {
       static_cast<Options&>(optimizer.param_groups()[group].options()) = options[group];
     }
+    for (const auto& [tensor, master] : masters) tensor.copy_(master);
     auto& map = optimizer.state();
     for (auto& [tensor, fields] : states) {
       const auto key = state_key<std::decay_t<decltype(map)>>(tensor);
@@ -278,6 +293,7 @@ class OptimizerState {
       state.values.set(prefix + "order", joined(order_in_memory(parameter.whole), " "));
     }
     if (!parameter.own().defined() || (parameter.piece && parameter.piece->is_copy)) return;
+    if (parameter.has_master) SaveField{state.tensors, parameter, prefix}("master", parameter.own());
     const auto& map = optimizer.state();
     const auto found = map.find(state_key<std::decay_t<decltype(map)>>(parameter.own()));
     if (found == map.end()) return;

@@ -124,7 +124,7 @@ class SharedWeights {
   void begin_update(const UpdateSettings& settings) {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
-      if (pieces_[index]->is_mixed && pieces_[index]->weights.grad().defined()) refuse_mixed(parameters_[index]);
+      if (pieces_[index]->is_mixed && pieces_[index]->updated().grad().defined()) refuse_mixed(parameters_[index]);
       pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.

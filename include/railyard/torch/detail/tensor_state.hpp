@@ -165,8 +165,10 @@ struct SavedTensor {
     return shape;
   }
 
-  [[nodiscard]] bool fits(const at::Tensor& real) const {
-    return order.size() == state->shape.size() && state->dtype == dtype_of_tensor(real) &&
+  [[nodiscard]] bool fits(const at::Tensor& real) const { return fits(real, real.scalar_type()); }
+  // The same of what is kept of a tensor in another type.
+  [[nodiscard]] bool fits(const at::Tensor& real, at::ScalarType type) const {
+    return order.size() == state->shape.size() && scalar_type_of(state->dtype) == type &&
            real.sizes().equals(logical_shape());
   }
 

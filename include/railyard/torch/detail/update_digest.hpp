@@ -76,12 +76,19 @@ struct UpdateDigest {
   std::uint64_t num_updates = 0;
   UpdateSettings last{};
   std::optional<double> max_norm{};  // to which gradients were clipped last
+  std::optional<double> scale{};     // of a GradScaler
 
   void add(UpdateSettings settings) {
     last = std::move(settings);
     ++num_updates;
     const std::uint64_t hash = last.rounded_hash();
     value = short_digest(digest_of(std::as_bytes(std::span{&hash, 1}), value + 1));
+  }
+  // A GradScaler's, by which it divides.
+  void add_scale(double factor) {
+    scale = factor;
+    const auto rounded = static_cast<float>(factor);
+    value = short_digest(digest_of(std::as_bytes(std::span{&rounded, 1}), value + 1));
   }
   void add_clipping(double norm) {
     max_norm = norm;
@@ -92,7 +99,8 @@ struct UpdateDigest {
   // One a line.
   [[nodiscard]] std::string text() const {
     return compose("updates: {}\n", num_updates) + last.text() +
-           (max_norm ? compose("max_norm of clip_grad_norm_: {}\n", *max_norm) : "");
+           (max_norm ? compose("max_norm of clip_grad_norm_: {}\n", *max_norm) : "") +
+           (scale ? compose("scale of the GradScaler: {}\n", *scale) : "");
   }
 };
 
