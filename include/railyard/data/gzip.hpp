@@ -134,7 +134,8 @@ class GzipStream final : public ByteStream {
     uLong crc = 0;
     std::uint32_t size = 0;
     bool is_unpacked = false;
-    std::string trailer{};
+    bool is_crc_checked = false;
+    std::string word{};  // of the two that end a member, as far as it is there
   };
 
   [[noreturn]] void throw_no_memory() const { throw Error{compose("{}: zlib has no memory", path_)}; }
@@ -192,12 +193,14 @@ class GzipStream final : public ByteStream {
   }
 
   void check_rest() {
-    constexpr std::size_t trailer_size = 8;
-    rest_->trailer += take_input(trailer_size - rest_->trailer.size());
-    if (rest_->trailer.size() < trailer_size) return;
-    WireReader trailer{rest_->trailer};
-    if (trailer.take<std::uint32_t>() != rest_->crc) input_.fail("incorrect data check", state_.avail_in);
-    if (trailer.take<std::uint32_t>() != rest_->size) input_.fail("incorrect length check", state_.avail_in);
+    rest_->word += take_input(sizeof(std::uint32_t) - rest_->word.size());
+    if (rest_->word.size() < sizeof(std::uint32_t)) return;
+    const auto word = WireReader{std::exchange(rest_->word, {})}.take<std::uint32_t>();
+    if (!std::exchange(rest_->is_crc_checked, true)) {
+      if (word != rest_->crc) input_.fail("incorrect data check", state_.avail_in);  // in zlib's words
+      return;
+    }
+    if (word != rest_->size) input_.fail("incorrect length check", state_.avail_in);
     rest_.reset();
     if (::inflateReset2(&state_, with_header) != Z_OK) throw_no_memory();
     is_between_members_ = true;

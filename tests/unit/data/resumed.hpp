@@ -64,7 +64,8 @@ inline std::uint64_t digest_of(const ry::EpochStep& step) {
   ry::detail::Fingerprint digest;
   digest.add(std::as_bytes(step.block.ids()));
   for (const ry::Column& column : step.block.columns()) {
-    for (std::size_t row = 0; row < column.rows(); ++row) digest.add(column.sample(row));
+    digest.add(column.bytes());
+    for (std::size_t row = 0; column.is_ragged() && row < column.rows(); ++row) digest.add(column.sample(row).size());
   }
   return digest.value();
 }
