@@ -21,6 +21,8 @@
 #include <vector>
 
 namespace ry = railyard;
+using tar_files::octal;
+using tar_files::padded;
 using tar_files::tar_end;
 using tar_files::tar_file;
 using tar_files::tar_header;
