@@ -32,7 +32,7 @@ class EpochPosition {
   [[nodiscard]] std::optional<std::uint64_t> count() const noexcept { return count_; }
   /// The samples that have been consumed: the first of the epoch's order.
   [[nodiscard]] std::uint64_t consumed() const noexcept { return consumed_; }
-  /// Where the streams stand, if the dataset is not indexed.
+  /// Where the streams stand, and the states of their readers, if the dataset is not indexed.
   [[nodiscard]] const detail::Place& place() const noexcept { return place_; }
 
   /// Returns the position further on in the same epoch.
@@ -43,8 +43,8 @@ class EpochPosition {
     return moved;
   }
 
-  /// The same on all ranks, or as good: in one chunk of a stream or the next. All numbers of 64 bits are text, for no
-  /// number of JSON has so many. Throws: what the state of a generator throws when it is saved.
+  /// The same on all ranks, or as good: that of any rank holds for all. All numbers of 64 bits are text, for no number
+  /// of JSON has so many. Throws: DataError if the state of a generator cannot be saved.
   [[nodiscard]] State state() const {
     return {{"seed", std::to_string(seed_)},
             {"epoch", std::to_string(epoch_)},

@@ -90,7 +90,7 @@ inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t fro
 /// A run that goes on in the middle has all samples before made again, and thrown away. Not so of a generator that is a
 /// class with a state, as a part of a TrainState has it (`State state() const` and `load_state(const State&)`, of
 /// values alone): a copy of it is taken with each block, its state is saved in the position of the dataset, and at most
-/// the samples of one block are made again: a 32nd of the reader's bound of memory, and 4096 samples. Copies are to
+/// the samples of one block are made again: 4096, or a 32nd of the reader's bound of memory. Copies are to
 /// have nothing in common. Law: after b.load_state(a.state()), a and b make the same samples. Example:
 ///   struct Squares {
 ///     std::int64_t next = 0;
