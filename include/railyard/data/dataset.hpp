@@ -81,14 +81,15 @@ class Dataset {
   }
   /// Makes a dataset of a function that makes generators: each gives all samples in turn by bool(SampleWriter& out),
   /// and false at the end. Of generators that have a state a run goes on with that: see GeneratorSource.
-  template <class Begin>
-  requires std::constructible_from<GeneratorSource, Schema, Begin>
+  template <detail::BeginsGenerator Begin>
   [[nodiscard]] static Dataset from_generator(Schema schema, Begin begin) {
+    detail::check_generators<Begin>();
     return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
   }
   /// The same of generators that never end: each gives samples in turn by function(SampleWriter& out).
   template <class Begin>
   [[nodiscard]] static Dataset from_endless_generator(Schema schema, Begin begin) {
+    detail::check_generators<Begin>();
     return Dataset{GeneratorSource::endless(std::move(schema), std::move(begin))};
   }
 

@@ -11,6 +11,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -94,7 +95,10 @@ inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t fro
 /// have nothing in common. Law: after b.load_state(a.state()), a and b make the same samples. Example:
 ///   struct Squares {
 ///     std::int64_t next = 0;
-///     bool operator()(ry::SampleWriter& out) { return out.set("x", next * next), next++ < 1000; }
+///     bool operator()(ry::SampleWriter& out) {
+///       out.set("x", next * next);
+///       return next++ < 1000;
+///     }
 ///     ry::State state() const { return {{"next", next}}; }
 ///     void load_state(const ry::State& saved) { next = saved.at("next").as<std::int64_t>(); }
 ///   };
@@ -111,7 +115,8 @@ class GeneratorSource {
                         std::move(name), false) {}
   /// begin: the same for generators with a state.
   template <detail::BeginsStatefulGenerator B>
-  GeneratorSource(Schema schema, B begin, std::string name = "generator")
+  requires std::predicate < std::invoke_result_t<const B&>
+  &, SampleWriter& > GeneratorSource(Schema schema, B begin, std::string name = "generator")
       : GeneratorSource(std::move(schema), with_state<false>(std::move(begin)), std::move(name), false) {}
   /// begin: the same for generators that never end.
   [[nodiscard]] static GeneratorSource endless(Schema schema, std::function<EndlessGenerator()> begin,
@@ -212,5 +217,12 @@ class GeneratorSource {
 };
 static_assert(ResumableSource<GeneratorSource> && !FileStreamSource<GeneratorSource> &&
               !IndexedSource<GeneratorSource>);
+
+namespace detail {
+
+template <class B>
+concept BeginsGenerator = std::constructible_from<GeneratorSource, Schema, B>;
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1

@@ -33,6 +33,20 @@ concept StatefulGenerator = std::copy_constructible<G> && HasState<G> && std::in
 template <class B>
 concept BeginsStatefulGenerator = std::invocable<const B&> && StatefulGenerator<std::invoke_result_t<const B&>>;
 
+/// Is a mistake: a state that would be lost without a word.
+template <class B>
+concept BeginsHalfStateful = !BeginsStatefulGenerator<B> && requires(B & begin) {
+  begin().state();
+};
+
+template <class B>
+consteval void check_generators() {
+  static_assert(
+      !BeginsHalfStateful<B>,
+      "a generator that has a state() needs a load_state(const State&) as well, both as Stateful has them, and "
+      "is to be copyable and made by a function that can be called where it is const");
+}
+
 /// Writes the values of a state. Throws: ConfigError if it holds tensors, or takes more than a place may.
 [[nodiscard]] inline std::string bytes_of_values(const State& state) {
   constexpr std::size_t most = std::size_t{1} << 20;
