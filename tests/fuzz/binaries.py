@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Writes small files of every binary format, as inputs to begin with: binaries.py FOLDER PICTURES"""
 import base64
+import gzip
 import io
 import json
 import sys
@@ -40,6 +41,15 @@ def tar(form):
     return file.getvalue().rstrip(b"\0") + bytes(512)
 
 
+def window(content):
+    packed = zlib.compress(content)
+    return len(content).to_bytes(4, "little") + len(packed).to_bytes(4, "little") + packed
+
+
+def with_size(point):
+    return point + bytes([len(point)])
+
+
 def png(color, channels, interlaced):
     def chunk(name, data):
         return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
@@ -61,6 +71,9 @@ FILES = [
     (0, npy("<f4", (2, 3), bytes(24))), (0, npy(">i2", (2, 2, 2), bytes(range(16)), True)),
     (1, bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6])), (1, bytes([0, 0, 11, 1, 0, 0, 0, 1, 1, 2])),
     (2, npz(zipfile.ZIP_STORED)), (2, npz(zipfile.ZIP_DEFLATED)), (3, tensors()), (4, bytes([3, 50]) + bytes(3072)),
+    (6, gzip.compress(b"n\n1\n" * 50, mtime=0) + with_size(bytes([1, 250]))),
+    (6, gzip.compress(b"n\n1\n" * 50, mtime=0) + with_size(bytes([0, 3]) + bytes(8) + window(b"n\n1\n" * 9) + bytes([99]))),
+    (7, b"1 0 18446744073709551615"), (7, b"3 7:AAAAAAAAAAAA 1"),
     (5, tar(tarfile.USTAR_FORMAT)), (5, tar(tarfile.GNU_FORMAT)), (5, tar(tarfile.PAX_FORMAT)),
 ]
 for number, (kind, content) in enumerate(FILES):

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Gives the readers of binary files whatever libFuzzer comes up with: they refuse it or read it, take no more memory
-// than the file explains, and say the same of a sample whether it is read alone or after others.
+// than the file explains, and say the same of a sample whether it is read alone or after others. So with saved places.
 #include "railyard/data/cifar_source.hpp"
+#include "railyard/data/detail/place.hpp"
+#include "railyard/data/gzip.hpp"
 #include "railyard/data/idx_source.hpp"
 #include "railyard/data/npy_source.hpp"
 #include "railyard/data/npz_source.hpp"
@@ -10,10 +12,13 @@
 
 #include "fuzz/sources.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace ry = railyard;
 
@@ -55,8 +60,38 @@ void check_tar(const std::string& path) {
   fuzz::require(stream.skipped() == indexed.skipped());
 }
 
-void read(std::uint8_t format, const std::string& path) {
-  switch (format % 6) {
+// Whatever a position says of a compressed file, it is unpacked from there, or that is refused. The file ends with
+// what it says but for the place, which is one in this file, and with how long that is.
+void check_gzip(const std::string& path, std::string_view bytes) {
+  if (bytes.empty()) return;
+  const std::size_t size = std::min<std::size_t>(static_cast<unsigned char>(bytes.back()), bytes.size() - 1);
+  const std::string_view point = bytes.substr(bytes.size() - 1 - size, size);
+  ry::detail::CompressedInput input{path};
+  const std::string_view piece = input.next();
+  const std::size_t left = point.empty() ? 0 : piece.size() * static_cast<unsigned char>(point.back()) / 256;
+  ry::detail::WireWriter saved;
+  saved.put(*input.place(left));
+  saved.put_rest(std::as_bytes(std::span{point}));
+  ry::detail::GzipStream stream{path};
+  const std::uint64_t offset = point.size();
+  if (!stream.go_to(offset, saved.text())) return;
+  std::string unpacked(std::size_t{64} << 10U, '\0');
+  static_cast<void>(stream.read(unpacked.data(), unpacked.size()));
+  if (const auto next = stream.take_point(~std::uint64_t{0})) {
+    fuzz::require(next->offset >= offset);
+    static_cast<void>(next->save());
+  }
+}
+
+// A place that is read is written as it was.
+void check_place(std::string_view text) {
+  if (const auto place = ry::detail::place_of_text(text)) {
+    fuzz::require(ry::detail::place_of_text(ry::detail::text_of_place(*place)) == place);
+  }
+}
+
+void read(std::uint8_t format, const std::string& path, std::string_view bytes) {
+  switch (format % 8) {
     case 0:
       return check(ry::NpySource{{{"x", path}}});
     case 1:
@@ -67,8 +102,12 @@ void read(std::uint8_t format, const std::string& path) {
       return check(ry::SafetensorsSource{path});
     case 4:
       return check(ry::CifarSource{path, {.kind = ry::Cifar::cifar100}});
-    default:
+    case 5:
       return check_tar(path);
+    case 6:
+      return check_gzip(path, bytes);
+    default:
+      return check_place(bytes);
   }
 }
 
@@ -77,7 +116,8 @@ void read(std::uint8_t format, const std::string& path) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   try {
-    read(data[0], fuzz::write_file({reinterpret_cast<const char*>(data) + 1, size - 1}));
+    const std::string_view bytes{reinterpret_cast<const char*>(data) + 1, size - 1};
+    read(data[0], fuzz::write_file(bytes), bytes);
   } catch (const ry::DataError&) {
   } catch (const ry::ConfigError&) {  // two columns of one name
   }

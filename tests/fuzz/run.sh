@@ -52,7 +52,8 @@ printf '\x02\x03\0\0\0\x01abc................' >messages/frame
 printf '\x04\x01\x02\x03key\x02\x01\x10\x01\0\0\0\x03\0\0\0keyvalue!\x01\x02\x03key' >messages/requests
 posting=7261696c7961726420310a686f737420610a706f727420310a67656e65726174696f6e20300a
 printf '\x03cmd=response_to_init rc=0\ncmd=get_result rc=0 value=%s\ncmd=barrier_out\n' $posting >messages/launcher
-# Here it says which format the rest is: NPY, IDX, NPZ, safetensors, CIFAR or tar; of a picture, in how many colours.
+# Here it says which format the rest is: NPY, IDX, NPZ, safetensors, CIFAR, tar, gzip and a point in it, or a place; of
+# a picture, in how many colours.
 python3 "$root/tests/fuzz/binaries.py" binaries pictures
 # What a run frees is watched until long after the run. Where memory came from is not kept: an input that is left tells
 # that when it is run again, without these options.

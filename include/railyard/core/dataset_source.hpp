@@ -7,18 +7,68 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace railyard::inline v0_1 {
 
-/// Says in which of its files a source stands: all before it has been read.
-struct FilePlace {
-  std::uint64_t file = 0;
+/// Is what a reader needs to go on with a sample without what came before it: bytes that only readers of its source
+/// understand, at most 1 MiB. Cheap to copy.
+class ReaderState {
+ public:
+  /// There is none.
+  ReaderState() = default;
+  /// sample: the number of the one that comes next from there.
+  ReaderState(std::uint64_t sample, std::string bytes) : sample_(sample), kept_(std::make_shared<Kept>()) {
+    kept_->bytes = std::move(bytes);
+  }
+  /// save: returns the bytes; called once, if anybody wants them, on any thread.
+  ReaderState(std::uint64_t sample, std::function<std::string()> save)
+      : sample_(sample), kept_(std::make_shared<Kept>()) {
+    kept_->save = std::move(save);
+  }
+
+  [[nodiscard]] bool has_value() const noexcept { return kept_ != nullptr; }
+  [[nodiscard]] std::uint64_t sample() const noexcept { return sample_; }
+  /// Throws: what saving throws. Only if it has a value.
+  [[nodiscard]] const std::string& bytes() const {
+    const std::lock_guard lock{kept_->mutex};
+    if (kept_->save) {
+      kept_->bytes = kept_->save();
+      kept_->save = nullptr;
+    }
+    return kept_->bytes;
+  }
+  /// Whether both are of one reader at one time.
+  [[nodiscard]] bool is_same_as(const ReaderState& other) const noexcept { return kept_ == other.kept_; }
+  friend bool operator==(const ReaderState& one, const ReaderState& other) {
+    if (one.is_same_as(other)) return one.sample_ == other.sample_;
+    return one.kept_ && other.kept_ && one.sample_ == other.sample_ && one.bytes() == other.bytes();
+  }
+
+ private:
+  struct Kept {
+    std::mutex mutex{};
+    std::function<std::string()> save{};
+    std::string bytes{};
+  };
+
+  std::uint64_t sample_ = 0;
+  std::shared_ptr<Kept> kept_{};
+};
+
+/// Says where a reader stands.
+struct ReaderPlace {
+  std::uint64_t file = 0;     ///< of its files that it is in: all before it have been read
   std::uint64_t samples = 0;  ///< of the files before it
   std::uint64_t damaged = 0;  ///< that were left out of them
+  ReaderState state{};        ///< with which another reader begins after that, at a sample that this one has come to
 };
 
 /// Reads the samples of a source one after another; used by one thread at a time.
@@ -32,8 +82,8 @@ class BlockReader {
   /// Returns the next samples, at most so many and at least one; an empty block at the end.
   /// Throws: DataError that names the file, the line or offset and the column of what is damaged.
   [[nodiscard]] virtual Block next(std::size_t most_rows) = 0;
-  /// Where it stands among the files of a FileStreamSource.
-  [[nodiscard]] virtual FilePlace place() const { return {}; }
+  /// Where it stands, of a ResumableSource.
+  [[nodiscard]] virtual ReaderPlace place() const { return {}; }
 };
 
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
@@ -61,11 +111,18 @@ concept IndexedSource = DatasetSource<S> && requires(const S& source, std::span<
   { source.read(ids) } -> std::convertible_to<Block>;
 };
 
-/// Is a source of files that are read from begin to end, which can leave out those before a place.
-/// Law: open(from, place) gives what open(from) does, if a reader of it has told the place when sample `from` was next.
+/// Is a source whose readers say where they stand, so that a run which goes on need not read again what came before.
+/// Law: open(from, place) gives what open(from) does, if a reader of it has told the place when sample `from`, or one
+/// before it, was next. A state that it cannot use is an error, or read past: never other samples.
 template <class S>
-concept FileStreamSource = DatasetSource<S> && requires(const S& source, std::uint64_t from, const FilePlace& place) {
+concept ResumableSource = DatasetSource<S> && requires(const S& source, std::uint64_t from, const ReaderPlace& place) {
   { source.open(from, place) } -> std::convertible_to<std::unique_ptr<BlockReader>>;
+};
+
+/// Is one of files that are read from begin to end, whose readers say as well in which of them they stand.
+template <class S>
+concept FileStreamSource = ResumableSource<S> && requires(const S& source) {
+  { source.files() } -> std::convertible_to<std::vector<std::string>>;
 };
 
 }  // namespace railyard::inline v0_1

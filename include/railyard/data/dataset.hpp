@@ -54,8 +54,9 @@ namespace railyard::inline v0_1 {
 /// elsewhere each worker does. So it is with all samples of a dataset of the Trainer that each worker gets as a whole,
 /// indexed or not, unless they lie ready in memory or as arrays in files. The operations at its end that make one
 /// sample of one are done by each worker for its own samples alone. A run that goes on reads the last block again,
-/// which is a 32nd of the reader's bound or 4096 samples, of compressed files one from its begin, and of a
-/// shuffle_window() or bucket_by_length() its window. A generator of the user's gives all before it again.
+/// which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() or bucket_by_length() its window;
+/// of files compressed by gzip about 4 MiB of what they hold besides, of those by zstd the last frame. A generator of
+/// the user's makes all before it again, unless it has a state (GeneratorSource).
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -79,16 +80,16 @@ class Dataset {
     return Dataset{SampleFunctionSource{std::move(schema), count, std::move(function)}};
   }
   /// Makes a dataset of a function that makes generators: each gives all samples in turn by bool(SampleWriter& out),
-  /// and false at the end.
-  template <class = void>
-  [[nodiscard]] static Dataset from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin) {
+  /// and false at the end. Of generators that have a state a run goes on with that: see GeneratorSource.
+  template <detail::BeginsGenerator Begin>
+  [[nodiscard]] static Dataset from_generator(Schema schema, Begin begin) {
+    detail::check_generators<Begin>();
     return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
   }
-
-  /// Makes a dataset of generators that never end: each gives samples in turn by function(SampleWriter& out).
-  template <class = void>
-  [[nodiscard]] static Dataset from_endless_generator(Schema schema,
-                                                      std::function<GeneratorSource::EndlessGenerator()> begin) {
+  /// The same of generators that never end: each gives samples in turn by function(SampleWriter& out).
+  template <class Begin>
+  [[nodiscard]] static Dataset from_endless_generator(Schema schema, Begin begin) {
+    detail::check_generators<Begin>();
     return Dataset{GeneratorSource::endless(std::move(schema), std::move(begin))};
   }
 

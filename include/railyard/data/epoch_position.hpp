@@ -2,20 +2,18 @@
 // What of an epoch has been consumed: all that a run needs to go on in the middle of it. Data room.
 #pragma once
 
+#include "railyard/data/detail/place.hpp"
+
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 
-#include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
-#include <vector>
 
 namespace railyard::inline v0_1 {
 
@@ -34,25 +32,26 @@ class EpochPosition {
   [[nodiscard]] std::optional<std::uint64_t> count() const noexcept { return count_; }
   /// The samples that have been consumed: the first of the epoch's order.
   [[nodiscard]] std::uint64_t consumed() const noexcept { return consumed_; }
-  /// Where the streams stand, if the dataset is not indexed.
-  [[nodiscard]] const std::vector<std::uint64_t>& place() const noexcept { return place_; }
+  /// Where the streams stand, and the states of their readers, if the dataset is not indexed.
+  [[nodiscard]] const detail::Place& place() const noexcept { return place_; }
 
   /// Returns the position further on in the same epoch.
-  [[nodiscard]] EpochPosition moved_to(std::uint64_t consumed, std::vector<std::uint64_t> place) const {
+  [[nodiscard]] EpochPosition moved_to(std::uint64_t consumed, detail::Place place) const {
     EpochPosition moved = *this;
     moved.consumed_ = consumed;
     moved.place_ = std::move(place);
     return moved;
   }
 
-  /// The same on all ranks. All numbers of 64 bits are text, for no number of JSON has so many.
+  /// The same on all ranks, or as good: that of any rank holds for all. All numbers of 64 bits are text, for no number
+  /// of JSON has so many. Throws: DataError if the state of a generator cannot be saved.
   [[nodiscard]] State state() const {
     return {{"seed", std::to_string(seed_)},
             {"epoch", std::to_string(epoch_)},
             {"shuffle", is_shuffled_},
             {"count", count_ ? std::to_string(*count_) : std::string{}},
             {"consumed", consumed_ == 0 ? std::string{} : detail::compose("0-{}", consumed_)},  // intervals
-            {"place", detail::joined(place_, " ")}};
+            {"place", detail::text_of_place(place_)}};
   }
   /// Throws: ConfigError if the state is not one of an EpochPosition.
   void load_state(const State& state) {
@@ -66,25 +65,24 @@ class EpochPosition {
       if (consumed.substr(0, 2) != "0-") refuse("consumed", consumed);
       read.consumed_ = parse("consumed", std::string_view{consumed}.substr(2));
     }
-    std::string_view place = state.at("place").as<std::string>();
-    while (!place.empty()) {
-      const std::size_t end = std::min(place.find(' '), place.size());
-      read.place_.push_back(parse("place", place.substr(0, end)));
-      place.remove_prefix(std::min(end + 1, place.size()));
-    }
+    const auto& place = state.at("place").as<std::string>();
+    auto items = detail::place_of_text(place);
+    if (!items) refuse("place", std::string_view{place}.substr(0, most_shown));
+    read.place_ = std::move(*items);
     *this = std::move(read);
   }
   friend bool operator==(const EpochPosition&, const EpochPosition&) = default;
 
  private:
+  static constexpr std::size_t most_shown = 100;  // of a text that may be long
+
   [[noreturn]] static void refuse(std::string_view name, std::string_view text) {
     throw ConfigError{detail::compose("the saved position of a dataset is damaged: \"{}\" is \"{}\"", name, text)};
   }
   [[nodiscard]] static std::uint64_t parse(std::string_view name, std::string_view text) {
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{} || end != text.data() + text.size()) refuse(name, text);
-    return number;
+    const auto number = detail::whole_number(text);
+    if (!number) refuse(name, text);
+    return *number;
   }
   [[nodiscard]] static std::uint64_t number_in(const State& state, std::string_view name) {
     return parse(name, state.at(name).as<std::string>());
@@ -95,7 +93,7 @@ class EpochPosition {
   bool is_shuffled_ = false;
   std::optional<std::uint64_t> count_{};
   std::uint64_t consumed_ = 0;
-  std::vector<std::uint64_t> place_{};
+  detail::Place place_{};
 };
 static_assert(Stateful<EpochPosition>);
 

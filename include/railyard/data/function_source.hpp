@@ -3,13 +3,14 @@
 #pragma once
 
 #include "railyard/data/block_builder.hpp"
+#include "railyard/data/detail/generators.hpp"
+#include "railyard/data/detail/user_calls.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/dataset_source.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -19,41 +20,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Names the samples that something is wrong with, or one of them.
-[[nodiscard]] inline std::string text_of_samples(std::uint64_t first, std::uint64_t last, std::size_t count) {
-  if (count == 1) return compose("sample {}", first);
-  if (last - first == count - 1) return compose("samples {} to {}", first, last);
-  return compose("{} samples between {} and {}", count, first, last);
-}
-[[nodiscard]] inline std::string text_of_samples(std::span<const std::uint64_t> ids) {
-  const auto [first, last] = std::minmax_element(ids.begin(), ids.end());
-  return text_of_samples(*first, *last, ids.size());
-}
-
-// Calls what a user gave, and says where its exceptions came from. samples: gives the text of which sample it was.
-template <class Call, std::invocable Text>
-decltype(auto) call_user(Call&& call, const std::string& where, Text&& samples) {
-  const auto say = [&](const char* what) { return DataError{compose("{}: {}: {}", where, samples(), what)}; };
-  try {
-    return call();
-  } catch (const std::exception& failure) {
-    throw say(failure.what());
-  } catch (...) {
-    throw say("an exception that is no std::exception");
-  }
-}
-template <class Call>
-decltype(auto) call_user(Call&& call, const std::string& where, std::uint64_t id) {
-  return call_user(std::forward<Call>(call), where, [id] { return text_of_samples(id, id, 1); });
-}
-
-}  // namespace detail
 
 /// Gives samples that a function makes, each by its number: a user's own random access.
 class SampleFunctionSource {
@@ -116,8 +86,23 @@ inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t fro
   return std::make_unique<Reader>(*this, from);
 }
 
-/// Gives samples that a user's generator makes, one after another, until it returns false. To go on in the middle, all
-/// samples before are made again.
+/// Gives samples that a user's generator makes, one after another, until it returns false.
+///
+/// A run that goes on in the middle has all samples before made again, and thrown away. Not so of a generator that is a
+/// class with a state, as a part of a TrainState has it (`State state() const` and `load_state(const State&)`, of
+/// values alone): a copy of it is taken with each block, its state is saved in the position of the dataset, and at most
+/// the samples of one block are made again: 4096, or a 32nd of the reader's bound of memory. Copies are to
+/// have nothing in common. Law: after b.load_state(a.state()), a and b make the same samples. Example:
+///   struct Squares {
+///     std::int64_t next = 0;
+///     bool operator()(ry::SampleWriter& out) {
+///       out.set("x", next * next);
+///       return next++ < 1000;
+///     }
+///     ry::State state() const { return {{"next", next}}; }
+///     void load_state(const ry::State& saved) { next = saved.at("next").as<std::int64_t>(); }
+///   };
+///   ry::Dataset::from_generator({{"x", ry::Dtype::i64}}, [] { return Squares{}; })
 class GeneratorSource {
  public:
   using Generator = std::function<bool(SampleWriter& out)>;
@@ -125,21 +110,29 @@ class GeneratorSource {
 
   /// begin: makes a generator that is at its first sample; each must give the same samples.
   GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator")
-      : schema_(std::make_shared<const Schema>(std::move(schema))),
-        begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
-        name_(std::move(name)) {}
+      : GeneratorSource(std::move(schema),
+                        Begin{[begin = std::move(begin)] { return std::make_unique<detail::PlainGenerator>(begin()); }},
+                        std::move(name), false) {}
+  /// begin: the same for generators with a state.
+  template <detail::BeginsStatefulGenerator B>
+  requires std::predicate < std::invoke_result_t<const B&>
+  &, SampleWriter& > GeneratorSource(Schema schema, B begin, std::string name = "generator")
+      : GeneratorSource(std::move(schema), with_state<false>(std::move(begin)), std::move(name), false) {}
   /// begin: the same for generators that never end.
   [[nodiscard]] static GeneratorSource endless(Schema schema, std::function<EndlessGenerator()> begin,
                                                std::string name = "generator") {
-    const auto begin_both = [begin = std::move(begin)]() -> Generator {
-      return [generator = begin()](SampleWriter& out) {
+    auto begin_both = [begin = std::move(begin)] {
+      return std::make_unique<detail::PlainGenerator>([generator = begin()](SampleWriter& out) {
         generator(out);
         return true;
-      };
+      });
     };
-    GeneratorSource source{std::move(schema), begin_both, std::move(name)};
-    source.is_endless_ = true;
-    return source;
+    return {std::move(schema), Begin{std::move(begin_both)}, std::move(name), true};
+  }
+  /// begin: the same for generators that never end and have a state.
+  template <detail::BeginsStatefulGenerator B>
+  [[nodiscard]] static GeneratorSource endless(Schema schema, B begin, std::string name = "generator") {
+    return {std::move(schema), with_state<true>(std::move(begin)), std::move(name), true};
   }
 
   [[nodiscard]] Schema schema() const { return *schema_; }
@@ -147,15 +140,31 @@ class GeneratorSource {
   /// Whether its generators never end.
   [[nodiscard]] bool is_endless() const noexcept { return is_endless_; }
   [[nodiscard]] std::string describe() const { return name_; }
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
-    return std::make_unique<Reader>(*this, from);
+  /// Throws: DataError if the generator does not take the state that was saved.
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
+    return std::make_unique<Reader>(*this, from, place.state);
   }
 
  private:
+  using Begin = std::function<std::unique_ptr<detail::RunningGenerator>()>;
+
+  GeneratorSource(Schema schema, Begin begin, std::string name, bool is_endless)
+      : schema_(std::make_shared<const Schema>(std::move(schema))),
+        begin_(std::make_shared<const Begin>(std::move(begin))),
+        name_(std::move(name)),
+        is_endless_(is_endless) {}
+
+  template <bool is_endless, class B>
+  [[nodiscard]] static Begin with_state(B begin) {
+    using Running = detail::CopiedGenerator<std::invoke_result_t<const B&>, is_endless>;
+    return [begin = std::move(begin)] { return std::make_unique<Running>(begin()); };
+  }
+
   class Reader final : public BlockReader {
    public:
-    Reader(const GeneratorSource& source, std::uint64_t from)
+    Reader(const GeneratorSource& source, std::uint64_t from, const ReaderState& state)
         : schema_(source.schema_), name_(source.name_), generator_((*source.begin_)()) {
+      if (state.has_value() && state.sample() <= from) load(state);
       BlockBuilder skipped{schema_};
       while (at_ < from && make(skipped)) skipped.drop_last();
     }
@@ -165,13 +174,24 @@ class GeneratorSource {
       }
       return builder.build();
     }
+    [[nodiscard]] ReaderPlace place() const override { return {.state = generator_->state(name_, at_)}; }
 
    private:
+    void load(const ReaderState& state) {
+      try {
+        if (generator_->load(state)) at_ = state.sample();
+      } catch (const std::exception& failure) {
+        throw DataError{detail::compose(
+            "{} cannot go on with sample {}, for the generator does not take its saved state: {}; give the generator "
+            "that it was saved with, or begin anew with another RunConfig::name",
+            name_, state.sample(), failure.what())};
+      }
+    }
     bool make(BlockBuilder& builder) {
       if (is_over_) return false;
       return detail::call_user(
           [&] {
-            is_over_ = !generator_(builder.add(at_));
+            is_over_ = !generator_->make(builder.add(at_));
             if (is_over_) {
               builder.drop_last();
             } else {
@@ -185,16 +205,24 @@ class GeneratorSource {
 
     std::shared_ptr<const Schema> schema_;
     std::string name_;
-    Generator generator_;
+    std::unique_ptr<detail::RunningGenerator> generator_;
     std::uint64_t at_ = 0;
     bool is_over_ = false;
   };
 
   std::shared_ptr<const Schema> schema_;
-  std::shared_ptr<const std::function<Generator()>> begin_;
+  std::shared_ptr<const Begin> begin_;
   std::string name_;
-  bool is_endless_ = false;
+  bool is_endless_;
 };
-static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>);
+static_assert(ResumableSource<GeneratorSource> && !FileStreamSource<GeneratorSource> &&
+              !IndexedSource<GeneratorSource>);
+
+namespace detail {
+
+template <class B>
+concept BeginsGenerator = std::constructible_from<GeneratorSource, Schema, B>;
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1

@@ -186,7 +186,7 @@ namespace detail {
 
 // Throws: DataError if a place that was saved can be none of these files. After the last of them it is one.
 inline void check_place(std::string_view source, const std::vector<std::string>& names, std::uint64_t from,
-                        const FilePlace& place) {
+                        const ReaderPlace& place) {
   const bool is_known = place.file < names.size() || (place.file == names.size() && place.samples == from);
   if (is_known && place.samples <= from && (place.file > 0 || place.samples == 0)) return;
   const std::string file =

@@ -81,8 +81,8 @@ class RecordSource {
   std::shared_ptr<detail::RecordFiles<Format>> files_;
 };
 
-/// Gives the records of compressed text files as samples, one after another. To go on in the middle of a file, it is
-/// read again from its begin; those before it are not.
+/// Gives the records of compressed text files as samples, one after another. To go on in the middle of a file, a part
+/// of it is read again, of which gzip() and zstd() tell; the files before it are not.
 template <RecordFormat Format>
 class RecordStream {
  public:
@@ -103,11 +103,10 @@ class RecordStream {
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), files_->names(), from, place);
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, false);
-    reader->begin_at(place);
-    reader->skip(from - place.samples);
+    reader->seek(from, place);
     return reader;
   }
 

@@ -108,8 +108,8 @@ inline std::unique_ptr<BlockReader> TarSource::open(std::uint64_t from) const {
 }
 static_assert(IndexedSource<TarSource>);
 
-/// Gives the samples of compressed tar archives, one after another. To go on in the middle of one, it is read
-/// again from its begin; those before it are not.
+/// Gives the samples of compressed tar archives, one after another. To go on in the middle of one, a part of it is read
+/// again, of which gzip() and zstd() tell; the archives before it are not.
 /// Example: ry::TarStream{ry::gzip("photos-*.tar.gz"), {.bytes = {"jpg"}, .text = {"cls"}}}
 class TarStream {
  public:
@@ -130,7 +130,7 @@ class TarStream {
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), shards_->names(), from, place);
     return std::make_unique<Reader>(shards_, from, place);
   }
@@ -138,33 +138,39 @@ class TarStream {
  private:
   class Reader final : public BlockReader {
    public:
-    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const FilePlace& place)
-        : schema_(shards->plan()->schema), walk_(shards, place), at_(place.samples), place_(place) {
-      while (at_ < from && next_sample(shards->contents_to_check())) ++at_;
+    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const ReaderPlace& place)
+        : schema_(shards->plan()->schema), walk_(shards, place, from), at_(walk_.first()), place_(place) {
+      if (at_ == place.samples) place_.state = {};
+      while (at_ < from && next_sample(shards->contents_to_check())) {
+      }
     }
     [[nodiscard]] Block next(std::size_t most_rows) override {
       BlockBuilder builder{schema_};
       while (builder.rows() < most_rows && builder.bytes() < detail::most_block_bytes) {
         const auto sample = next_sample(detail::TarContents::all);
         if (!sample) break;
-        detail::add_tar_sample(builder, at_++, sample->key, sample->contents);
+        detail::add_tar_sample(builder, at_ - 1, sample->key, sample->contents);
       }
       return builder.build();
     }
-    [[nodiscard]] FilePlace place() const override { return place_; }
+    [[nodiscard]] ReaderPlace place() const override { return place_; }
 
    private:
-    // Notes where the archive begins that it comes from.
+    // Notes where the archive begins that it comes from, and where another reader may go on after it.
     std::optional<detail::TarSample> next_sample(detail::TarContents contents) {
       auto sample = walk_.next(contents);
       if (walk_.file() != place_.file) place_ = {walk_.file(), at_, walk_.left_out_before()};
+      if (sample) {
+        ++at_;
+        if (auto state = walk_.take_state(at_)) place_.state = std::move(*state);
+      }
       return sample;
     }
 
     std::shared_ptr<const Schema> schema_;
     detail::TarWalk walk_;
-    std::uint64_t at_;
-    FilePlace place_;  // of the sample that came last
+    std::uint64_t at_;     // the sample that comes next
+    ReaderPlace place_{};  // of the one that came last
   };
 
   std::shared_ptr<detail::TarShards> shards_;

@@ -109,7 +109,7 @@ inline void check_leaves_out_files(const ry::Dataset& dataset, std::uint64_t num
 /// Checks that a source of two files refuses places that are none of them. last: the name of the second.
 template <class Source>
 void check_refuses_places(const Source& source, const std::string& last) {
-  const auto error_of = [&](std::uint64_t from, const ry::FilePlace& place) -> std::string {
+  const auto error_of = [&](std::uint64_t from, const ry::ReaderPlace& place) -> std::string {
     try {
       static_cast<void>(source.open(from, place));
     } catch (const ry::DataError& error) {

@@ -8,10 +8,10 @@
 #include <zlib.h>
 
 /// window_bits: as deflateInit2() has them, which says what stands around the compressed bytes.
-inline std::string deflated(std::string_view content, int window_bits) {
-  std::string out(content.size() + 1000, '\0');
+inline std::string deflated(std::string_view content, int window_bits, int level = 6) {
+  std::string out(content.size() + content.size() / 1000 + 1000, '\0');
   z_stream state{};
-  deflateInit2(&state, 6, Z_DEFLATED, window_bits, 8, Z_DEFAULT_STRATEGY);
+  deflateInit2(&state, level, Z_DEFLATED, window_bits, 8, Z_DEFAULT_STRATEGY);
   state.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(content.data()));
   state.avail_in = static_cast<unsigned>(content.size());
   state.next_out = reinterpret_cast<Bytef*>(out.data());

@@ -7,8 +7,13 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/data/compressed.hpp"
+#include "unit/data/resumed.hpp"
 
+#include <cstddef>
+#include <cstdint>
+#include <random>
 #include <string>
+#include <string_view>
 
 namespace ry = railyard;
 
@@ -42,5 +47,47 @@ TEST_CASE("zstd: says where a file is damaged or cut off, and names the line of 
   CHECK_THAT(first_error(bytes + "garbage"), ContainsSubstring("Unknown frame"));
   CHECK_THAT(first_error("plain text"), ContainsSubstring("Unknown frame"));
   CHECK_THAT(first_error(zstd_text("one\ntwo\n\xFF\n")), ContainsSubstring("a.zst:3: "));
+}
+
+TEST_CASE("zstd: a run that is killed goes on at the begin of the last frame") {
+  const TemporaryFolder folder;
+  const std::string text = compressed::many_rows(0, 700'000);
+  const std::string_view skippable{"\x50\x2A\x4D\x18\x03\0\0\0abc", 11};
+  std::mt19937 random{3};
+  std::string bytes;
+  for (std::size_t at = 0, size = 0; at < text.size(); at += size) {
+    size = 1 + random() % (std::size_t{500} << 10U);
+    bytes += zstd_text(std::string_view{text}.substr(at, size));
+    if (random() % 3 == 0) bytes += skippable;
+  }
+  folder.write("b.csv.zst", bytes);
+  const auto csv = [&] {
+    return ry::Dataset{
+        ry::CsvStream{resumed::counted<ry::detail::ZstdStream>(folder / "b.csv.zst"), {.has_header = false}}};
+  };
+  // Between two points, the frame in which they end, and what readers have in their buffers.
+  CHECK(resumed::most_work_to_go_on(csv, 10, 8) < std::uint64_t{2} << 20U);
+
+  folder.write("b.csv.zst", zstd_text(text));
+  CHECK(resumed::most_work_to_go_on(csv, 5, 9) > text.size() / 3);  // of one frame: from its begin
+}
+
+TEST_CASE("zstd: a state that is none of the file is read past, from its begin") {
+  const TemporaryFolder folder;
+  const std::string text = compressed::many_rows(0, 100'000);
+  const std::string_view first = std::string_view{text}.substr(0, 600'000);
+  const ry::TextLinesStream source{resumed::counted<ry::detail::ZstdStream>(
+      folder.write("a.zst", zstd_text(first) + zstd_text(text.substr(first.size()))))};
+  const auto reader = source.open(0);
+  for (std::uint64_t next = 0; next < 90'000;) next += reader->next(10'000).rows();
+  ry::ReaderPlace place = reader->place();
+  REQUIRE(place.state.has_value());
+  const std::string right{source.open(90'000)->next(1)[0].text(0)};
+  CHECK(source.open(90'000, place)->next(1)[0].text(0) == right);
+  const std::string saved = place.state.bytes();
+  for (const std::string& bytes : {std::string{}, saved.substr(1), saved + "x", std::string(saved.size(), '\x01')}) {
+    place.state = {place.state.sample(), bytes};
+    CHECK(source.open(90'000, place)->next(1)[0].text(0) == right);
+  }
 }
 #endif

@@ -4,6 +4,7 @@
 #include "railyard/data/split.hpp"
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
+#include "railyard/train/random.hpp"
 #include "railyard/train/train_state.hpp"
 
 #include "numbered.hpp"
@@ -11,12 +12,15 @@
 #include "unit/train/scratch.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <random>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -147,7 +151,84 @@ void check_resumed(bool is_stream, int signal) {
   }
 }
 
+std::atomic<std::int64_t>& rolls_made() {
+  static std::atomic<std::int64_t> made{0};
+  return made;
+}
+
+// Draws its samples by an engine of the standard library, whose state it saves.
+struct SavedRolls {
+  std::int64_t left = 0;
+  std::mt19937_64 random{3};
+
+  bool operator()(ry::SampleWriter& out) {
+    if (left-- == 0) return false;
+    ++rolls_made();
+    out.set("n", static_cast<std::int64_t>(random() % 1'000'000));
+    return true;
+  }
+  [[nodiscard]] ry::State state() const {
+    ry::State state = ry::StateAccess<std::mt19937_64>::take(random);
+    state.values.set("left", left);
+    return state;
+  }
+  void load_state(const ry::State& saved) {
+    ry::StateAccess<std::mt19937_64>::put(random, saved);
+    left = saved.at("left").as<std::int64_t>();
+  }
+};
+
+// Goes over the rolls twice, until the last step.
+void train_on_rolls(ry::Worker& worker, std::uint64_t last_step) {
+  auto loader = ry::prepare_loader(worker, worker.dataset("train"), {.global_batch_size = 500, .drives_step = true});
+  Seen seen;
+  ry::TrainState state{worker, {{"loader", loader}, {"seen", seen}}};
+  for ([[maybe_unused]] const int epoch : state.epochs(2)) {
+    for (const auto& batch : loader) {
+      if (worker.steps() == last_step) throw std::runtime_error{"as planned"};
+      test::Numbers padded(500, 0);
+      const test::Numbers mine = test::numbers_of(batch);
+      std::copy(mine.begin(), mine.end(), padded.begin());
+      std::uint64_t digest = 0;
+      for (const auto number : ry::detail::gather_values(worker, padded)) {
+        digest = ry::detail::mix_bits(digest + static_cast<std::uint64_t>(number));
+      }
+      seen.add(static_cast<std::int64_t>(digest >> 1U));
+    }
+  }
+  worker.report({{"seen", seen.text()}});
+}
+
 }  // namespace
+
+TEST_CASE("Datasets of a run: goes on in a generator from its state, which makes few samples again") {
+  constexpr std::int64_t count = 20'000;
+  constexpr int num_workers = 2;
+  const Scratch scratch;
+  const auto fit_rolls = [&](const std::string& name, std::uint64_t last_step) {
+    rolls_made() = 0;
+    const auto data = ry::Dataset::from_generator({{"n", ry::Dtype::i64}}, [] { return SavedRolls{.left = count}; });
+    ry::RunConfig run{.name = name,
+                      .storage_path = scratch.path(),
+                      .checkpoint = {.every_steps = 1},
+                      .progress = ry::Progress::quiet};
+    return ry::Trainer<ry::SharedMemory, ry::Threads>{
+        [last_step](ry::Worker& worker) { train_on_rolls(worker, last_step); },
+        {.num_workers = num_workers},
+        std::move(run),
+        {{"train", data.with_label("n")}}}
+        .fit();
+  };
+  const ry::Result whole = fit_rolls("whole", 1000);
+  REQUIRE(whole.error() == "");
+  CHECK(rolls_made() >= 2 * count);
+  CHECK_FALSE(fit_rolls("killed", 70));  // in the second epoch
+  const ry::Result rest = fit_rolls("killed", 1000);
+  REQUIRE(rest.error() == "");
+  CHECK(rest.metrics().at("seen") == whole.metrics().at("seen"));
+  // What was left, and a block; by each worker where one came too late to be given them.
+  CHECK(rolls_made() <= num_workers * (12 * 500 + 4096));
+}
 
 TEST_CASE("Datasets of a run: each sample once per epoch, whatever ends it where, on any number of workers (E7, E9)") {
   for (const bool is_stream : {false, true}) {

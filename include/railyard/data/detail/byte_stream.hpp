@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/digest.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
@@ -11,9 +12,13 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -26,6 +31,12 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Is a place in a file from which on another stream of it can give the bytes.
+struct StreamPoint {
+  std::uint64_t offset = 0;             ///< of the bytes that it gives
+  std::function<std::string()> save{};  ///< returns what that takes, at most 33 KiB; may be called on any thread
+};
 
 /// Gives the bytes of one file from its beginning, or from where it was opened.
 class ByteStream {
@@ -49,6 +60,40 @@ class ByteStream {
   /// About how many bytes follow, where that is known, as of a file that nobody writes to: no buffer for them need be
   /// larger.
   [[nodiscard]] virtual std::uint64_t left() const noexcept { return std::numeric_limits<std::uint64_t>::max(); }
+
+  /// Returns the last of the points up to an offset that it has come by, and forgets those before; each once.
+  [[nodiscard]] virtual std::optional<StreamPoint> take_point(std::uint64_t /*offset*/) { return std::nullopt; }
+  /// Goes on from a point, before anything has been read. False, and it is at its beginning, if the bytes that were
+  /// saved are none of a point in this file.
+  [[nodiscard]] virtual bool go_to(std::uint64_t /*offset*/, std::string_view /*saved*/) { return false; }
+};
+
+/// Holds the points of a stream that nobody has asked for yet.
+class StreamPoints {
+ public:
+  /// Bytes after the last one, or after where it was opened.
+  [[nodiscard]] std::uint64_t since(std::uint64_t offset) const noexcept { return offset - last_; }
+  void begin_at(std::uint64_t offset) noexcept { last_ = offset; }
+  void add(StreamPoint point) {
+    last_ = point.offset;
+    if (point.save) points_.push_back(std::move(point));
+    if (points_.size() > most_kept) points_.pop_front();
+  }
+  /// As ByteStream::take_point().
+  [[nodiscard]] std::optional<StreamPoint> take(std::uint64_t offset) {
+    std::optional<StreamPoint> found;
+    while (!points_.empty() && points_.front().offset <= offset) {
+      found = std::move(points_.front());
+      points_.pop_front();
+    }
+    return found;
+  }
+
+ private:
+  static constexpr std::size_t most_kept = 8;  // nobody may ask
+
+  std::deque<StreamPoint> points_{};
+  std::uint64_t last_ = 0;
 };
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
@@ -99,6 +144,7 @@ class FileBytes final : public ByteStream {
     at_ += done;
     return done;
   }
+  void seek(std::uint64_t offset) noexcept { at_ = offset; }
 
   [[nodiscard]] std::uint64_t left() const noexcept override { return stamp_.size - std::min(at_, stamp_.size); }
 
@@ -165,6 +211,13 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
   return line;
 }
 
+/// Is a place in a compressed file, and what tells that file from others: its size, and the bytes before the place.
+struct CompressedPlace {
+  std::uint64_t offset = 0;
+  std::uint64_t file_size = 0;
+  std::uint64_t digest = 0;
+};
+
 /// Hands out the compressed bytes of a file piece by piece.
 class CompressedInput {
  public:
@@ -177,12 +230,36 @@ class CompressedInput {
     read_ += got;
     return {piece_.data(), got};
   }
-  /// left: bytes of the last piece that were not taken.
+  /// Where it stands; nothing in what is no file, as a pipe. left: bytes of the last piece that were not taken.
+  [[nodiscard]] std::optional<CompressedPlace> place(std::size_t left) const {
+    const std::uint64_t offset = read_ - left;
+    const std::uint64_t size = file_.stamp().size;
+    if (offset > size) return std::nullopt;
+    const std::string bytes = before(offset);
+    return CompressedPlace{offset, size, digest_of(std::as_bytes(std::span{bytes}))};
+  }
+  /// Goes there and returns the bytes before it, at most 4 KiB; nothing if it is not in this file.
+  [[nodiscard]] std::optional<std::string> go_to(const CompressedPlace& place) {
+    if (place.file_size != file_.stamp().size || place.offset > place.file_size) return std::nullopt;
+    std::string bytes = before(place.offset);
+    if (place.digest != digest_of(std::as_bytes(std::span{bytes}))) return std::nullopt;
+    read_ = place.offset;
+    file_.seek(read_);
+    return bytes;
+  }
+
+  /// left: as above.
   [[noreturn]] void fail(std::string_view what, std::size_t left) const {
     throw DataError{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what)};
   }
 
  private:
+  [[nodiscard]] std::string before(std::uint64_t offset) const {
+    std::string bytes(static_cast<std::size_t>(std::min<std::uint64_t>(offset, 4096)), '\0');
+    bytes.resize(file_.read_at(offset - bytes.size(), bytes.data(), bytes.size()));
+    return bytes;
+  }
+
   std::string path_;
   FileBytes file_;
   std::vector<char> piece_;

@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/data_stock.hpp"
 #include "railyard/data/detail/memory_budget.hpp"
+#include "railyard/data/detail/place.hpp"
 #include "railyard/data/detail/task_pool.hpp"
 #include "railyard/data/sample_random.hpp"
 
@@ -25,44 +26,6 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-// Says where a stream of samples stands, in numbers that only the nodes which wrote them understand. At the begin all
-// of them are 0.
-using Place = std::vector<std::uint64_t>;
-
-// Gives the numbers of a place to the nodes, one after the other.
-class PlaceCursor {
- public:
-  // The begin, whatever the nodes are.
-  PlaceCursor() = default;
-  explicit PlaceCursor(Place place) : place_(std::move(place)), is_begin_(place_.empty()) {}
-
-  [[nodiscard]] std::uint64_t next() {
-    if (is_begin_) place_.push_back(0);
-    if (at_ == place_.size()) refuse();
-    return place_[at_++];
-  }
-  // The numbers that have been given since another one was the next.
-  [[nodiscard]] std::size_t at() const noexcept { return at_; }
-  [[nodiscard]] Place since(std::size_t at) const {
-    return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
-  }
-  void check_all_taken() const {
-    if (at_ != place_.size()) refuse();
-  }
-
- private:
-  [[noreturn]] static void refuse() {
-    throw ConfigError{
-        "the saved position does not belong to this dataset, which has other operations than the one that was saved, "
-        "or compressed files whose place was saved before it was known by file: give the dataset that was saved with, "
-        "or begin without its position"};
-  }
-
-  Place place_{};
-  std::size_t at_ = 0;
-  bool is_begin_ = true;
-};
 
 // Some samples of a stream, and where a stream begins that gives them first.
 struct Chunk {

@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,51 @@ struct FeedMessage {
   std::uint64_t rows = 0;  // of it, for this one
   std::uint64_t place = 0;
 };
+
+// What each item of a place begins with; the bytes of its state follow.
+struct FeedItem {
+  static constexpr std::uint64_t no_state = ~std::uint64_t{0};
+  static constexpr std::uint64_t same_state = no_state - 1;  // as that item had in the message before
+
+  std::uint64_t number = 0;
+  std::uint64_t state = no_state;  // bytes
+};
+
+// before: what was sent last, and becomes this place.
+[[nodiscard]] inline bool write_place(FeedWriter& to, Place place, Place& before, FeedPatience& patience) {
+  before.resize(place.size());
+  for (std::size_t at = 0; at < place.size(); ++at) {
+    const ReaderState& state = place[at].state;
+    FeedItem item{place[at].number};
+    if (state.has_value())
+      item.state = state.is_same_as(before[at].state) ? FeedItem::same_state : state.bytes().size();
+    if (!to.write(&item, sizeof item, patience)) return false;
+    if (item.state >= FeedItem::same_state) continue;
+    if (!to.write(state.bytes().data(), state.bytes().size(), patience)) return false;
+  }
+  before = std::move(place);
+  return true;
+}
+
+// place: what was read last. False if the leader has left; then it is still that.
+[[nodiscard]] inline bool read_place(FeedReader& from, std::size_t size, Place& place, FeedPatience& patience) {
+  Place read(size);
+  for (std::size_t at = 0; at < size; ++at) {
+    FeedItem item;
+    if (!from.read(&item, sizeof item, patience)) return false;
+    read[at] = item.number;
+    if (item.state == FeedItem::no_state) continue;
+    if (item.state == FeedItem::same_state) {
+      read[at].state = place.at(at).state;
+      continue;
+    }
+    std::string bytes(static_cast<std::size_t>(item.state), '\0');
+    if (!from.read(bytes.data(), bytes.size(), patience)) return false;
+    read[at] = ReaderState{item.number, std::move(bytes)};
+  }
+  place = std::move(read);
+  return true;
+}
 
 [[nodiscard]] inline bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& patience) {
   for (const Block& slice : slices) {
@@ -87,7 +133,20 @@ class LedBatches final : public StreamBatches {
 
   [[nodiscard]] std::size_t begin() override {
     if (!std::exchange(has_begun_, true)) gather();
-    const std::size_t size = read();
+    try {
+      return read_for_all();
+    } catch (...) {  // each worker comes to it by itself, and then says what it was
+      feed_->end_session();
+      throw;
+    }
+  }
+  [[nodiscard]] Place place() const override { return own_->place(); }
+  [[nodiscard]] Block take(Range range) override { return own_->take(range); }
+  void end() noexcept override { own_->end(); }
+
+ private:
+  [[nodiscard]] std::size_t read_for_all() {
+    const std::size_t size = own_->begin();
     if (taker_->has_left.load()) {  // then the stream may have ended before its time, which is no end for the others
       feed_->end_session();
       return 0;
@@ -104,38 +163,25 @@ class LedBatches final : public StreamBatches {
     }
     return size;
   }
-  [[nodiscard]] Place place() const override { return own_->place(); }
-  [[nodiscard]] Block take(Range range) override { return own_->take(range); }
-  void end() noexcept override { own_->end(); }
 
- private:
   void gather() {
     feed_->gather(key_, *taker_);
+    sent_.resize(feed_->writers().size());
     if (options_.world_size > 1) return;
     for (std::size_t at = 0; at < feed_->writers().size(); ++at) {
       of_epoch_.push_back(feed_->patience_with(at, *taker_));
     }
   }
 
-  // Where it fails, it does so for each worker by itself, which then says what it was.
-  [[nodiscard]] std::size_t read() {
-    try {
-      return own_->begin();
-    } catch (...) {
-      feed_->end_session();
-      throw;
-    }
-  }
-
   void serve(std::size_t at, std::size_t size, FeedPatience& patience) {
-    if (send(feed_->writers()[at], size, patience)) {
+    if (send(feed_->writers()[at], size, sent_[at], patience)) {
       feed_->writers()[at].flush();
     } else {
       feed_->give_up(at, patience);
     }
   }
 
-  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size, FeedPatience& patience) const {
+  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size, Place& sent, FeedPatience& patience) const {
     EpochOptions theirs = options_;
     theirs.rank = writer.rank();
     std::vector<Block> slices;
@@ -147,10 +193,9 @@ class LedBatches final : public StreamBatches {
         slices.push_back(std::move(slice));
       }
     }
-    const Place place = own_->place();
+    Place place = own_->place();
     const FeedMessage message{size, rows, place.size()};
-    return writer.write(&message, sizeof message, patience) &&
-           writer.write(place.data(), place.size() * sizeof(std::uint64_t), patience) &&
+    return writer.write(&message, sizeof message, patience) && write_place(writer, std::move(place), sent, patience) &&
            (slices.empty() || write_block(writer, slices, patience));
   }
 
@@ -161,6 +206,7 @@ class LedBatches final : public StreamBatches {
   std::uint64_t key_;
   MemoryShare share_;                     // of what is under way to the others
   std::vector<FeedPatience> of_epoch_{};  // with each of them, where they need not keep step
+  std::vector<Place> sent_{};             // to each of them
   bool has_begun_ = false;
 };
 
@@ -221,8 +267,8 @@ class FedBatches final : public StreamBatches {
   [[nodiscard]] std::optional<std::size_t> receive(FeedPatience& patience) {
     FeedMessage message;
     if (!line_->read(&message, sizeof message, patience)) return std::nullopt;
-    Place place(static_cast<std::size_t>(message.place));
-    if (!line_->read(place.data(), place.size() * sizeof(std::uint64_t), patience)) return std::nullopt;
+    Place place = place_;
+    if (!read_place(*line_, static_cast<std::size_t>(message.place), place, patience)) return std::nullopt;
     auto block = read_block(*line_, node_->schema(), static_cast<std::size_t>(message.rows), patience);
     if (!block) return std::nullopt;
     line_->release();

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -132,11 +133,11 @@ class WindowStream : public ChunkStream {
   [[nodiscard]] virtual std::size_t size_of(std::uint64_t number) = 0;
   [[nodiscard]] virtual std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const = 0;
 
-  [[nodiscard]] Place& added() noexcept { return added_; }
-  [[nodiscard]] const Place& added() const noexcept { return added_; }
+  [[nodiscard]] std::vector<std::uint64_t>& added() noexcept { return added_; }
+  [[nodiscard]] const std::vector<std::uint64_t>& added() const noexcept { return added_; }
 
  private:
-  [[nodiscard]] static PlaceCursor& skip(PlaceCursor& from, Place& added) {
+  [[nodiscard]] static PlaceCursor& skip(PlaceCursor& from, std::vector<std::uint64_t>& added) {
     for (std::uint64_t& number : added) number = from.next();
     return from;
   }
@@ -157,7 +158,7 @@ class WindowStream : public ChunkStream {
 
   std::uint64_t number_;
   std::size_t given_;
-  Place added_;
+  std::vector<std::uint64_t> added_;
   RowReader rows_;
   HeldWindow window_;
   Place begin_{};  // of the window

@@ -35,7 +35,7 @@ namespace detail {
 [[nodiscard]] inline std::uint64_t feed_key(const DataNode& node, std::string_view name, const EpochOptions& options,
                                             const EpochPosition& from) {
   std::string text = compose("{} {} {} {} {} {} {} {} {} {} {} {}", name, node.describe(), options.seed, options.epoch,
-                             options.shuffle, from.count().value_or(0), from.consumed(), joined(from.place(), " "),
+                             options.shuffle, from.count().value_or(0), from.consumed(), text_of_place(from.place()),
                              options.global_batch_size, options.micro_batches, options.world_size, options.stands_in);
   for (const Field& field : *node.schema()) {
     text += compose(" {} {} {}", field.name, static_cast<int>(field.dtype), joined(field.shape, "x"));

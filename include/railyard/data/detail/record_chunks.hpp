@@ -68,6 +68,8 @@ class RecordChunks {
   }
 
   [[nodiscard]] Parser& parser() noexcept { return parser_; }
+  /// As ByteStream::take_point(), up to the begin of the piece.
+  [[nodiscard]] std::optional<StreamPoint> take_point() { return bytes_->take_point(offset_); }
   /// Where the piece begins in the file.
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   /// Where it ends.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/file_point.hpp"
 #include "railyard/data/detail/number_text.hpp"
 #include "railyard/data/detail/record_files.hpp"
 
@@ -58,14 +59,19 @@ class RecordReader final : public BlockReader {
     skip(sample - next_id_);
   }
 
-  /// Begins with a file, of which and of those before it it is known how many samples they have.
-  void begin_at(const FilePlace& place) {
+  /// Goes to a sample by way of a place: in its file, where the state says that, or from the begin of that on.
+  void seek(std::uint64_t sample, const ReaderPlace& place) {
     file_ = static_cast<std::size_t>(place.file);
     next_id_ = place.samples;
     damaged_ = place.damaged;
+    if (place.state.has_value() && file_ < names_.size()) enter_file(sample, place);
+    skip(sample - next_id_);
   }
-  [[nodiscard]] FilePlace place() const override {
-    return chunks_ ? begin_of_file_ : FilePlace{file_, next_id_, damaged_};
+  [[nodiscard]] ReaderPlace place() const override {
+    if (!chunks_) return {file_, next_id_, damaged_};
+    ReaderPlace place = begin_of_file_;
+    place.state = state_;
+    return place;
   }
 
   /// Leaves so many samples out, which are parsed.
@@ -97,6 +103,9 @@ class RecordReader final : public BlockReader {
       close_file();
     }
     RecordFaults faults;
+    if (auto point = chunks_->take_point()) {
+      state_ = FilePoint{chunks_->offset(), damaged_, std::move(*point)}.to_state(next_id_);
+    }
     std::vector<Column> columns = chunks_->parser().parse(faults);
     if (!faults.empty()) {
       const std::uint64_t offset = chunks_->offset() + chunks_->parser().begin(faults.first());
@@ -111,9 +120,21 @@ class RecordReader final : public BlockReader {
     return true;
   }
 
+  void enter_file(std::uint64_t sample, const ReaderPlace& place) {
+    auto bytes = files_->open_bytes(names_[file_]);
+    const auto point = FilePoint::go_to(place, sample, *bytes);
+    if (!point) return;
+    begin_of_file_ = {place.file, place.samples, place.damaged};
+    state_ = place.state;
+    next_id_ = state_.sample();
+    damaged_ = point->damaged;
+    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, point->offset,
+                    files_->options().max_record_bytes);
+  }
   bool open_file() {
     if (file_ >= names_.size()) return false;
     begin_of_file_ = {file_, next_id_, damaged_};
+    state_ = {};
     auto bytes = files_->open_bytes(names_[file_]);
     if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
     chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
@@ -136,7 +157,8 @@ class RecordReader final : public BlockReader {
   std::size_t file_ = 0;
   std::optional<typename Files::Chunks> chunks_{};
   std::optional<FileIndex> index_{};  // of the file that is read from its beginning
-  FilePlace begin_of_file_{};
+  ReaderPlace begin_of_file_{};
+  ReaderState state_{};  // at a piece of the file up to this one
   std::uint64_t next_id_ = 0;
   std::uint64_t damaged_ = 0;  // records before the next piece
   Block block_{};

@@ -80,24 +80,22 @@ std::invoke_result_t<Call> call_source(Call&& call, Describe&& describe, Text&& 
   }
 }
 
-// Reads a source as it gives its samples. Its place is one number, and of a FileStreamSource three more.
+// Reads a source as it gives its samples. Its place is one number, of a FileStreamSource three more, and the state of
+// the reader where it has one.
 class SourceStream final : public ChunkStream {
  public:
-  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from,
-               bool is_of_files)
+  enum class Kind : std::uint8_t { plain, resumable, of_files };
+
+  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from, Kind kind)
       : reader_(std::move(reader)),
         node_(std::move(node)),
         scope_(scope),
         gauge_(scope.block_bytes()),
         at_(from),
-        is_of_files_(is_of_files) {}
+        kind_(kind) {}
 
   [[nodiscard]] Chunk next() override {
-    Place place{at_};
-    if (is_of_files_) {
-      const FilePlace files = reader_->place();
-      place.insert(place.end(), {files.file, files.samples, files.damaged});
-    }
+    Place place = place_now();
     Block block = call_source([&] { return reader_->next(gauge_.rows()); }, [&] { return node_->describe(); },
                               [&] { return text_of_samples(at_, at_ + gauge_.rows() - 1, gauge_.rows()); });
     const std::size_t bytes = bytes_of(block);
@@ -107,12 +105,21 @@ class SourceStream final : public ChunkStream {
   }
 
  private:
+  [[nodiscard]] Place place_now() const {
+    Place place{at_};
+    if (kind_ == Kind::plain) return place;
+    ReaderPlace here = reader_->place();
+    if (kind_ == Kind::of_files) place.insert(place.end(), {here.file, here.samples, here.damaged});
+    if (here.state.has_value()) place.emplace_back(std::move(here.state));
+    return place;
+  }
+
   std::unique_ptr<BlockReader> reader_;
   NodePtr node_;
   Scope scope_;
   RowGauge gauge_;
   std::uint64_t at_;
-  bool is_of_files_;
+  Kind kind_;
 };
 
 template <DatasetSource S>
@@ -185,8 +192,10 @@ class SourceNode final : public DataNode {
     if (is_indexed() && scope.pool->num_helpers() > 0) return open_indexed(shared_from_this(), scope, from);
     const std::uint64_t begin = from.next();
     const auto open_source = [&]() -> std::unique_ptr<BlockReader> {
-      if constexpr (FileStreamSource<S>) {
-        const FilePlace place{from.next(), from.next(), from.next()};
+      if constexpr (ResumableSource<S>) {
+        ReaderPlace place;
+        if constexpr (FileStreamSource<S>) place = {from.next(), from.next(), from.next()};
+        place.state = from.next_state();
         return source_.open(begin, place);
       } else {
         return source_.open(begin);
@@ -194,7 +203,10 @@ class SourceNode final : public DataNode {
     };
     auto reader = call_source(
         open_source, [this] { return describe(); }, [begin] { return text_of_samples(begin, begin, 1); });
-    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin, FileStreamSource<S>);
+    constexpr auto kind = FileStreamSource<S>  ? SourceStream::Kind::of_files
+                          : ResumableSource<S> ? SourceStream::Kind::resumable
+                                               : SourceStream::Kind::plain;
+    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin, kind);
   }
 
  private:

@@ -39,14 +39,17 @@ struct TarMember {
 /// Steps through an archive in the format of ustar, GNU or pax.
 class TarReader {
  public:
-  TarReader(std::string path, std::unique_ptr<ByteStream> bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {}
+  /// offset: where the stream is in the archive, at the begin of a header.
+  TarReader(std::string path, std::unique_ptr<ByteStream> bytes, std::uint64_t offset = 0)
+      : path_(std::move(path)), bytes_(std::move(bytes)), at_(offset) {}
 
   /// Goes on to the next regular file, past whatever is left of the one before; nothing at the end.
   /// Throws: DataError if the archive is damaged; then what follows cannot be found.
   [[nodiscard]] std::optional<TarMember> next() {
     Extension extension;
+    skip(std::exchange(left_, 0));
+    begin_ = at_;
     while (true) {
-      skip(std::exchange(left_, 0));
       const std::uint64_t begin = at_;
       if (!read_header()) return std::nullopt;
       const char type = header_[156];
@@ -63,6 +66,7 @@ class TarReader {
         return TarMember{extension.name.empty() ? read_name() : std::move(extension.name), {at_, size}};
       }
       if (type != 'K' && type != 'g') extension = {};  // these say nothing that matters here
+      skip(std::exchange(left_, 0));
     }
   }
 
@@ -72,6 +76,11 @@ class TarReader {
     left_ -= place.size;
     return content;
   }
+
+  /// Where a reader may begin that finds the file which next() has found.
+  [[nodiscard]] std::uint64_t begin() const noexcept { return begin_; }
+  /// As ByteStream::take_point(), up to there.
+  [[nodiscard]] std::optional<StreamPoint> take_point() { return bytes_->take_point(begin_); }
 
   [[noreturn]] void fail(std::uint64_t offset, std::string_view what) const {
     throw DataError{compose("{}: byte {} of the archive: {}", path_, offset, what)};
@@ -202,8 +211,9 @@ class TarReader {
   std::string path_;
   std::unique_ptr<ByteStream> bytes_;
   std::array<char, block_size> header_{};
-  std::uint64_t at_ = 0;
-  std::uint64_t left_ = 0;  // of the file that was found, and what pads it
+  std::uint64_t at_;
+  std::uint64_t begin_ = 0;  // of what next() has gone over
+  std::uint64_t left_ = 0;   // of the file that was found, and what pads it
 };
 
 }  // namespace detail

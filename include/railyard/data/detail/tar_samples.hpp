@@ -5,6 +5,7 @@
 
 #include "railyard/data/block_builder.hpp"
 #include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/file_point.hpp"
 #include "railyard/data/detail/tar_reader.hpp"
 #include "railyard/data/detail/utf8.hpp"
 
@@ -66,8 +67,10 @@ enum class TarContents : std::uint8_t { none, texts, all };
 /// Reads an archive sample by sample.
 class TarSampleReader {
  public:
-  TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan)
-      : path_(path), reader_(path, std::move(bytes)), plan_(std::move(plan)) {
+  /// offset: as of a TarReader.
+  TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan,
+                  std::uint64_t offset = 0)
+      : path_(path), reader_(path, std::move(bytes), offset), plan_(std::move(plan)) {
     advance();
   }
 
@@ -85,6 +88,14 @@ class TarSampleReader {
       if (!sample.places[column]) add_fault(sample, compose("it has no .{}", (*plan_->schema)[column].name));
     }
     return sample;
+  }
+
+  /// Where the next sample begins, and the last point of the stream up to there, once; damaged: left out before it.
+  [[nodiscard]] std::optional<FilePoint> take_point(std::uint64_t damaged) {
+    if (!member_) return std::nullopt;
+    auto point = reader_.take_point();
+    if (!point) return std::nullopt;
+    return FilePoint{reader_.begin(), damaged, std::move(*point)};
   }
 
   /// Says where a sample is, as messages begin.

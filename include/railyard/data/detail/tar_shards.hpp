@@ -4,6 +4,7 @@
 
 #include "railyard/data/block_builder.hpp"
 #include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/file_point.hpp"
 #include "railyard/data/detail/option_columns.hpp"
 #include "railyard/data/detail/stored_file.hpp"
 #include "railyard/data/detail/tar_reader.hpp"
@@ -63,6 +64,17 @@ class TarShards {
     return plan_;
   }
   [[nodiscard]] TarSampleReader open(const std::string& name) { return {name, open_bytes(name), plan()}; }
+  /// Opens an archive where a place says that a reader has stood before sample `from`; nothing if it does not.
+  struct Entered {
+    TarSampleReader reader;
+    std::uint64_t left_out;
+  };
+  [[nodiscard]] std::optional<Entered> enter(const std::string& name, const ReaderPlace& place, std::uint64_t from) {
+    auto bytes = open_bytes(name);
+    const auto point = FilePoint::go_to(place, from, *bytes);
+    if (!point) return std::nullopt;
+    return Entered{{name, std::move(bytes), plan(), point->offset}, point->damaged};
+  }
   /// What must be read so that it is known which samples are left out.
   [[nodiscard]] TarContents contents_to_check() const noexcept {
     return options_.on_error.stops_at_once() ? TarContents::none : TarContents::texts;
@@ -116,13 +128,24 @@ class TarShards {
 /// Goes over all archives, sample by sample, and counts what is left out.
 class TarWalk {
  public:
-  /// place: where it begins.
-  explicit TarWalk(std::shared_ptr<TarShards> shards, const FilePlace& place = {})
+  /// place: where it begins, at sample `from` or before it.
+  explicit TarWalk(std::shared_ptr<TarShards> shards, const ReaderPlace& place = {}, std::uint64_t from = 0)
       : shards_(std::move(shards)),
         names_(shards_->names()),
         file_(static_cast<std::size_t>(place.file)),
+        first_(place.samples),
         left_out_(place.damaged),
-        left_out_before_(place.damaged) {}
+        left_out_before_(place.damaged) {
+    if (!place.state.has_value() || file_ >= names_.size()) return;
+    auto entered = shards_->enter(names_[file_], place, from);
+    if (!entered) return;
+    reader_.emplace(std::move(entered->reader));
+    first_ = place.state.sample();
+    left_out_ = entered->left_out;
+  }
+
+  /// The number of the sample that comes first.
+  [[nodiscard]] std::uint64_t first() const noexcept { return first_; }
 
   /// Returns the next sample that has no fault; nothing at the end. Throws: DataError.
   [[nodiscard]] std::optional<TarSample> next(TarContents contents) {
@@ -145,6 +168,11 @@ class TarWalk {
     }
     return std::nullopt;
   }
+  /// With what another walk begins at the next sample, whose number is given: now and then.
+  [[nodiscard]] std::optional<ReaderState> take_state(std::uint64_t next) {
+    const auto point = reader_ ? reader_->take_point(left_out_) : std::nullopt;
+    return point ? std::optional{point->to_state(next)} : std::nullopt;
+  }
   /// The archive of the sample that came last.
   [[nodiscard]] std::size_t file() const noexcept { return file_; }
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
@@ -155,6 +183,7 @@ class TarWalk {
   std::shared_ptr<TarShards> shards_;
   std::vector<std::string> names_;
   std::size_t file_;
+  std::uint64_t first_;
   std::optional<TarSampleReader> reader_{};
   std::uint64_t left_out_;
   std::uint64_t left_out_before_;
