@@ -731,7 +731,24 @@ auto ConfusionMatrix::index_of(std::int64_t number, std::string_view what) const
     throw DataError{detail::compose("ConfusionMatrix of {} classes was given the {} {}", num_classes_, what, number)};
   }
 
-auto BlockReader::place() const -> FilePlace { return {}; }
+ReaderState::ReaderState(std::uint64_t sample, std::string bytes) : sample_(sample), kept_(std::make_shared<Kept>()) {
+    kept_->bytes = std::move(bytes);
+  }
+
+ReaderState::ReaderState(std::uint64_t sample, std::function<std::string()> save) : sample_(sample), kept_(std::make_shared<Kept>()) {
+    kept_->save = std::move(save);
+  }
+
+auto ReaderState::bytes() const -> const std::string& {
+    const std::lock_guard lock{kept_->mutex};
+    if (kept_->save) {
+      kept_->bytes = kept_->save();
+      kept_->save = nullptr;
+    }
+    return kept_->bytes;
+  }
+
+auto BlockReader::place() const -> ReaderPlace { return {}; }
 
 }
 
@@ -5413,6 +5430,21 @@ std::size_t column_of_option(std::string_view where, std::string_view option, co
       compose("{}: {}: there is no column \"{}\": there are {}{}", where, option, name, schema.names(), hint)};
 }
 
+std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest) noexcept {
+  std::array<std::uint64_t, 4> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
+  }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
+}
+
 auto ByteStream::skip(std::uint64_t size) -> std::uint64_t {
     std::array<char, 65536> part;
     std::uint64_t done = 0;
@@ -5423,6 +5455,25 @@ auto ByteStream::skip(std::uint64_t size) -> std::uint64_t {
   }
 
 auto ByteStream::left() const noexcept -> std::uint64_t { return std::numeric_limits<std::uint64_t>::max(); }
+
+auto ByteStream::take_point(std::uint64_t /*offset*/) -> std::optional<StreamPoint> { return std::nullopt; }
+
+auto StreamPoints::begin_at(std::uint64_t offset) noexcept -> void { last_ = offset; }
+
+auto StreamPoints::add(StreamPoint point) -> void {
+    last_ = point.offset;
+    if (point.save) points_.push_back(std::move(point));
+    if (points_.size() > most_kept) points_.pop_front();
+  }
+
+auto StreamPoints::take(std::uint64_t offset) -> std::optional<StreamPoint> {
+    std::optional<StreamPoint> found;
+    while (!points_.empty() && points_.front().offset <= offset) {
+      found = std::move(points_.front());
+      points_.pop_front();
+    }
+    return found;
+  }
 
 std::size_t room_for(const ByteStream& stream, std::size_t most) noexcept {
   const std::uint64_t left = stream.left();
@@ -5454,6 +5505,8 @@ auto FileBytes::skip(std::uint64_t size) -> std::uint64_t {
     at_ += done;
     return done;
   }
+
+auto FileBytes::seek(std::uint64_t offset) noexcept -> void { at_ = offset; }
 
 auto FileBytes::left() const noexcept -> std::uint64_t { return stamp_.size - std::min(at_, stamp_.size); }
 
@@ -5514,8 +5567,31 @@ auto CompressedInput::next() -> std::string_view {
     return {piece_.data(), got};
   }
 
+auto CompressedInput::place(std::size_t left) const -> std::optional<CompressedPlace> {
+    const std::uint64_t offset = read_ - left;
+    const std::uint64_t size = file_.stamp().size;
+    if (offset > size) return std::nullopt;
+    const std::string bytes = before(offset);
+    return CompressedPlace{offset, size, digest_of(std::as_bytes(std::span{bytes}))};
+  }
+
+auto CompressedInput::go_to(const CompressedPlace& place) -> std::optional<std::string> {
+    if (place.file_size != file_.stamp().size || place.offset > place.file_size) return std::nullopt;
+    std::string bytes = before(place.offset);
+    if (place.digest != digest_of(std::as_bytes(std::span{bytes}))) return std::nullopt;
+    read_ = place.offset;
+    file_.seek(read_);
+    return bytes;
+  }
+
 auto CompressedInput::fail(std::string_view what, std::size_t left) const -> void {
     throw DataError{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what)};
+  }
+
+auto CompressedInput::before(std::uint64_t offset) const -> std::string {
+    std::string bytes(static_cast<std::size_t>(std::min<std::uint64_t>(offset, 4096)), '\0');
+    bytes.resize(file_.read_at(offset - bytes.size(), bytes.data(), bytes.size()));
+    return bytes;
   }
 
 TextHead::TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
@@ -5581,21 +5657,6 @@ std::string shown_text(std::string_view text) {
     }
   }
   return text.size() > most ? out + "... (" + std::to_string(text.size()) + " bytes)" : out;
-}
-
-std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest) noexcept {
-  std::array<std::uint64_t, 4> words{};
-  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
-  while (!bytes.empty()) {
-    const std::size_t size = std::min(bytes.size(), sizeof words);
-    if (size < sizeof words) words = {};
-    std::memcpy(words.data(), bytes.data(), size);
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-    bytes = bytes.subspan(size);
-  }
-  digest = 0;
-  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
-  return digest;
 }
 
 auto Fingerprint::add(std::uint64_t number) noexcept -> void { value_ = mix_bits(value_ ^ mix_bits(number)); }
@@ -6295,7 +6356,7 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 void check_place(std::string_view source, const std::vector<std::string>& names, std::uint64_t from,
-                        const FilePlace& place) {
+                        const ReaderPlace& place) {
   const bool is_known = place.file < names.size() || (place.file == names.size() && place.samples == from);
   if (is_known && place.samples <= from && (place.file > 0 || place.samples == 0)) return;
   const std::string file =
@@ -6307,6 +6368,39 @@ void check_place(std::string_view source, const std::vector<std::string>& names,
       "another RunConfig::name",
       source, from, file, place.file + 1, names.size(), place.samples)};
 }
+
+auto FilePoint::to_state(std::uint64_t sample) const -> ReaderState {
+    return {sample, [point = *this] {
+              WireWriter writer;
+              writer.put(point.offset);
+              writer.put(point.damaged);
+              writer.put(point.stream.offset);
+              writer.put_text(point.stream.save());
+              return writer.text();
+            }};
+  }
+
+auto FilePoint::go_to(const ReaderPlace& place, std::uint64_t from, ByteStream& bytes) -> std::optional<FilePoint> {
+    const ReaderState& state = place.state;
+    if (!state.has_value() || state.sample() > from || state.sample() < place.samples) return std::nullopt;
+    FilePoint point;
+    std::string saved;
+    try {
+      WireReader reader{state.bytes()};
+      point.offset = reader.take<std::uint64_t>();
+      point.damaged = reader.take<std::uint64_t>();
+      point.stream.offset = reader.take<std::uint64_t>();
+      saved = reader.take_text();
+      if (!reader.is_empty()) return std::nullopt;
+    } catch (const DataError&) {
+      return std::nullopt;
+    }
+    if (point.offset < point.stream.offset || point.damaged < place.damaged) return std::nullopt;
+    if (!bytes.go_to(point.stream.offset, saved)) return std::nullopt;
+    const std::uint64_t between = point.offset - point.stream.offset;
+    if (bytes.skip(between) < between) return std::nullopt;
+    return point;
+  }
 
 void throw_changed(const std::string& name) {
   throw DataError{compose("{} has changed since its records were counted: make the source anew", name)};
@@ -6838,6 +6932,125 @@ auto MemoryShare::resize(std::size_t bytes) noexcept -> void {
     bytes_ = bytes;
   }
 
+std::string base64(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size() / 3 * 4 + 4);
+  std::uint32_t bits = 0;
+  unsigned num_bits = 0;
+  for (const char byte : bytes) {
+    bits = bits << 8U | static_cast<unsigned char>(byte);
+    for (num_bits += 8; num_bits >= 6; num_bits -= 6) text += base64_digits[bits >> (num_bits - 6) & 63U];
+  }
+  if (num_bits > 0) text += base64_digits[bits << (6 - num_bits) & 63U];
+  return text;
+}
+
+std::optional<std::string> from_base64(std::string_view text) {
+  static constexpr std::uint8_t none = 64;
+  static constexpr auto values = [] {
+    std::array<std::uint8_t, 256> all{};
+    all.fill(none);
+    for (std::size_t at = 0; at < base64_digits.size(); ++at) {
+      all[static_cast<unsigned char>(base64_digits[at])] = static_cast<std::uint8_t>(at);
+    }
+    return all;
+  }();
+  if (text.size() % 4 == 1) return std::nullopt;
+  std::string bytes;
+  bytes.reserve(text.size() / 4 * 3 + 3);
+  std::uint32_t bits = 0;
+  unsigned num_bits = 0;
+  for (const char digit : text) {
+    const std::uint8_t value = values[static_cast<unsigned char>(digit)];
+    if (value == none) return std::nullopt;
+    bits = bits << 6U | value;
+    num_bits += 6;
+    if (num_bits < 8) continue;
+    num_bits -= 8;
+    bytes += static_cast<char>(static_cast<unsigned char>(bits >> num_bits & 255U));
+  }
+  return bytes;
+}
+
+PlaceItem::PlaceItem(std::uint64_t value) noexcept : number(value) {}
+
+PlaceItem::PlaceItem(ReaderState of_reader) noexcept : number(of_reader.sample()), state(std::move(of_reader)) {}
+
+std::string seal_of(const ReaderState& state) {
+  const std::uint64_t digest = digest_of(std::as_bytes(std::span{state.bytes()}), mix_bits(state.sample()));
+  std::string seal(sizeof digest, '\0');
+  std::memcpy(seal.data(), &digest, sizeof digest);
+  return seal;
+}
+
+std::string text_of_place(const Place& place) {
+  std::string text;
+  for (const PlaceItem& item : place) {
+    if (!text.empty()) text += ' ';
+    text += std::to_string(item.number);
+    if (item.state.has_value()) text += ':' + base64(item.state.bytes() + seal_of(item.state));
+  }
+  return text;
+}
+
+std::optional<std::uint64_t> whole_number(std::string_view text) noexcept {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::optional<Place> place_of_text(std::string_view text) {
+  Place place;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    const std::size_t colon = std::min(word.find(':'), word.size());
+    const auto number = whole_number(word.substr(0, colon));
+    if (!number) return std::nullopt;
+    if (colon == word.size()) {
+      place.emplace_back(*number);
+      continue;
+    }
+    auto bytes = from_base64(word.substr(colon + 1));
+    if (!bytes || bytes->size() < sizeof(std::uint64_t)) return std::nullopt;
+    const std::size_t size = bytes->size() - sizeof(std::uint64_t);
+    const std::string seal = bytes->substr(size);
+    bytes->resize(size);
+    ReaderState state{*number, std::move(*bytes)};
+    if (seal_of(state) != seal) return std::nullopt;
+    place.emplace_back(std::move(state));
+  }
+  return place;
+}
+
+PlaceCursor::PlaceCursor(Place place) : place_(std::move(place)), is_begin_(place_.empty()) {}
+
+auto PlaceCursor::next() -> std::uint64_t {
+    if (is_begin_) place_.emplace_back();
+    if (at_ == place_.size() || place_[at_].state.has_value()) refuse();
+    return place_[at_++].number;
+  }
+
+auto PlaceCursor::next_state() -> ReaderState {
+    return at_ < place_.size() && place_[at_].state.has_value() ? place_[at_++].state : ReaderState{};
+  }
+
+auto PlaceCursor::since(std::size_t at) const -> Place {
+    return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
+  }
+
+auto PlaceCursor::check_all_taken() const -> void {
+    if (at_ != place_.size()) refuse();
+  }
+
+auto PlaceCursor::refuse() -> void {
+    throw ConfigError{
+        "the saved position does not belong to this dataset, which has other operations than the one that was saved, "
+        "or compressed files whose place was saved before it was known by file: give the dataset that was saved with, "
+        "or begin without its position"};
+  }
+
 auto WaitWatch::Shared::why_over(WaitFor whom) const -> std::string {
       {
         const std::lock_guard lock{mutex_};
@@ -7027,29 +7240,6 @@ auto SampleRandom::chance(double probability) noexcept -> bool { return uniform(
 namespace railyard::inline v0_1 {
 namespace detail {
 
-PlaceCursor::PlaceCursor(Place place) : place_(std::move(place)), is_begin_(place_.empty()) {}
-
-auto PlaceCursor::next() -> std::uint64_t {
-    if (is_begin_) place_.push_back(0);
-    if (at_ == place_.size()) refuse();
-    return place_[at_++];
-  }
-
-auto PlaceCursor::since(std::size_t at) const -> Place {
-    return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
-  }
-
-auto PlaceCursor::check_all_taken() const -> void {
-    if (at_ != place_.size()) refuse();
-  }
-
-auto PlaceCursor::refuse() -> void {
-    throw ConfigError{
-        "the saved position does not belong to this dataset, which has other operations than the one that was saved, "
-        "or compressed files whose place was saved before it was known by file: give the dataset that was saved with, "
-        "or begin without its position"};
-  }
-
 auto Scope::block_bytes() const noexcept -> std::size_t { return std::max<std::size_t>(budget->bound() / 32, 1); }
 
 DataNode::DataNode(std::shared_ptr<const Schema> schema) : schema_(std::move(schema)) {}
@@ -7124,6 +7314,61 @@ std::string text_of_samples(std::span<const std::uint64_t> ids) {
   return text_of_samples(*first, *last, ids.size());
 }
 
+std::string bytes_of_values(const State& state) {
+  constexpr std::size_t most = std::size_t{1} << 20;
+  if (!state.tensors.empty()) throw ConfigError{"the state of a generator can have no tensors: save values"};
+  WireWriter writer;
+  writer.put(static_cast<std::uint32_t>(state.values.size()));
+  for (const auto& [name, value] : state.values) {
+    writer.put_text(name);
+    value.visit([&writer](const auto& plain) {
+      using T = std::decay_t<decltype(plain)>;
+      if constexpr (std::is_same_v<T, std::string>) {
+        writer.put('t');
+        writer.put_text(plain);
+      } else {
+        writer.put(std::is_same_v<T, bool> ? 'b' : std::is_same_v<T, double> ? 'n' : 'i');
+        writer.put(plain);
+      }
+    });
+  }
+  if (writer.bytes().size() <= most) return writer.text();
+  throw ConfigError{compose("the state of a generator takes {} bytes, and may take {}: save what the rest follows from",
+                            writer.bytes().size(), most)};
+}
+
+State values_of_bytes(std::string_view bytes) {
+  WireReader reader{bytes};
+  State state;
+  for (auto left = reader.take<std::uint32_t>(); left > 0; --left) {
+    std::string name = reader.take_text();
+    switch (reader.take<char>()) {
+      case 't':
+        state.values.set(std::move(name), reader.take_text());
+        break;
+      case 'b':
+        state.values.set(std::move(name), reader.take<std::uint8_t>() != 0);
+        break;
+      case 'n':
+        state.values.set(std::move(name), reader.take<double>());
+        break;
+      case 'i':
+        state.values.set(std::move(name), reader.take<std::int64_t>());
+        break;
+      default:
+        throw DataError{"it is damaged"};
+    }
+  }
+  if (!reader.is_empty()) throw DataError{"it is damaged"};
+  return state;
+}
+
+auto RunningGenerator::state(const std::string& /*name*/, std::uint64_t /*next*/) const -> ReaderState { return {}; }
+
+PlainGenerator::PlainGenerator(std::function<bool(SampleWriter& out)> function) : function_(std::move(function)) {}
+
+auto PlainGenerator::make(SampleWriter& out) -> bool { return function_(out); }
+
 }
 }
 
@@ -7167,21 +7412,19 @@ std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t from) cons
   return std::make_unique<Reader>(*this, from);
 }
 
-GeneratorSource::GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name) : schema_(std::make_shared<const Schema>(std::move(schema))),
-        begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
-        name_(std::move(name)) {}
+GeneratorSource::GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name) : GeneratorSource(std::move(schema),
+                        Begin{[begin = std::move(begin)] { return std::make_unique<detail::PlainGenerator>(begin()); }},
+                        std::move(name), false) {}
 
 auto GeneratorSource::endless(Schema schema, std::function<EndlessGenerator()> begin,
                                                std::string name) -> GeneratorSource {
-    const auto begin_both = [begin = std::move(begin)]() -> Generator {
-      return [generator = begin()](SampleWriter& out) {
+    auto begin_both = [begin = std::move(begin)] {
+      return std::make_unique<detail::PlainGenerator>([generator = begin()](SampleWriter& out) {
         generator(out);
         return true;
-      };
+      });
     };
-    GeneratorSource source{std::move(schema), begin_both, std::move(name)};
-    source.is_endless_ = true;
-    return source;
+    return {std::move(schema), Begin{std::move(begin_both)}, std::move(name), true};
   }
 
 auto GeneratorSource::schema() const -> Schema { return *schema_; }
@@ -7190,11 +7433,17 @@ auto GeneratorSource::count() const -> std::optional<std::uint64_t> { return std
 
 auto GeneratorSource::describe() const -> std::string { return name_; }
 
-auto GeneratorSource::open(std::uint64_t from) const -> std::unique_ptr<BlockReader> {
-    return std::make_unique<Reader>(*this, from);
+auto GeneratorSource::open(std::uint64_t from, const ReaderPlace& place) const -> std::unique_ptr<BlockReader> {
+    return std::make_unique<Reader>(*this, from, place.state);
   }
 
-GeneratorSource::Reader::Reader(const GeneratorSource& source, std::uint64_t from) : schema_(source.schema_), name_(source.name_), generator_((*source.begin_)()) {
+GeneratorSource::GeneratorSource(Schema schema, Begin begin, std::string name, bool is_endless) : schema_(std::make_shared<const Schema>(std::move(schema))),
+        begin_(std::make_shared<const Begin>(std::move(begin))),
+        name_(std::move(name)),
+        is_endless_(is_endless) {}
+
+GeneratorSource::Reader::Reader(const GeneratorSource& source, std::uint64_t from, const ReaderState& state) : schema_(source.schema_), name_(source.name_), generator_((*source.begin_)()) {
+      if (state.has_value() && state.sample() <= from) load(state);
       BlockBuilder skipped{schema_};
       while (at_ < from && make(skipped)) skipped.drop_last();
     }
@@ -7206,11 +7455,24 @@ auto GeneratorSource::Reader::next(std::size_t most_rows) -> Block {
       return builder.build();
     }
 
+auto GeneratorSource::Reader::place() const -> ReaderPlace { return {.state = generator_->state(name_, at_)}; }
+
+auto GeneratorSource::Reader::load(const ReaderState& state) -> void {
+      try {
+        if (generator_->load(state)) at_ = state.sample();
+      } catch (const std::exception& failure) {
+        throw DataError{detail::compose(
+            "{} cannot go on with sample {}, for the generator does not take its saved state: {}; give the generator "
+            "that it was saved with, or begin anew with another RunConfig::name",
+            name_, state.sample(), failure.what())};
+      }
+    }
+
 auto GeneratorSource::Reader::make(BlockBuilder& builder) -> bool {
       if (is_over_) return false;
       return detail::call_user(
           [&] {
-            is_over_ = !generator_(builder.add(at_));
+            is_over_ = !generator_->make(builder.add(at_));
             if (is_over_) {
               builder.drop_last();
             } else {
@@ -7262,26 +7524,30 @@ std::unique_ptr<ChunkStream> open_indexed(const NodePtr& node, const Scope& scop
   });
 }
 
-SourceStream::SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from,
-               bool is_of_files) : reader_(std::move(reader)),
+SourceStream::SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from, Kind kind) : reader_(std::move(reader)),
         node_(std::move(node)),
         scope_(scope),
         gauge_(scope.block_bytes()),
         at_(from),
-        is_of_files_(is_of_files) {}
+        kind_(kind) {}
 
 auto SourceStream::next() -> Chunk {
-    Place place{at_};
-    if (is_of_files_) {
-      const FilePlace files = reader_->place();
-      place.insert(place.end(), {files.file, files.samples, files.damaged});
-    }
+    Place place = place_now();
     Block block = call_source([&] { return reader_->next(gauge_.rows()); }, [&] { return node_->describe(); },
                               [&] { return text_of_samples(at_, at_ + gauge_.rows() - 1, gauge_.rows()); });
     const std::size_t bytes = bytes_of(block);
     gauge_.saw(block.rows(), bytes);
     at_ += block.rows();
     return {std::move(block), std::move(place), MemoryShare{*scope_.budget, bytes}};
+  }
+
+auto SourceStream::place_now() const -> Place {
+    Place place{at_};
+    if (kind_ == Kind::plain) return place;
+    ReaderPlace here = reader_->place();
+    if (kind_ == Kind::of_files) place.insert(place.end(), {here.file, here.samples, here.damaged});
+    if (here.state.has_value()) place.emplace_back(std::move(here.state));
+    return place;
   }
 
 BlockOpNode::BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation) : DataNode(std::move(schema)), upstream_(std::move(upstream)), operation_(std::move(operation)) {}
@@ -7509,7 +7775,7 @@ WindowStream::WindowStream(const NodePtr& upstream, std::string name, const Scop
         rows_(upstream, scope, skip(from, added_)),
         window_(scope, std::move(name)) {}
 
-auto WindowStream::skip(PlaceCursor& from, Place& added) -> PlaceCursor& {
+auto WindowStream::skip(PlaceCursor& from, std::vector<std::uint64_t>& added) -> PlaceCursor& {
     for (std::uint64_t& number : added) number = from.next();
     return from;
   }
@@ -8750,15 +9016,6 @@ auto Dataset::from_function(Schema schema, std::uint64_t count,
     return Dataset{SampleFunctionSource{std::move(schema), count, std::move(function)}};
   }
 
-auto Dataset::from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin) -> Dataset {
-    return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
-  }
-
-auto Dataset::from_endless_generator(Schema schema,
-                                                      std::function<GeneratorSource::EndlessGenerator()> begin) -> Dataset {
-    return Dataset{GeneratorSource::endless(std::move(schema), std::move(begin))};
-  }
-
 auto Dataset::schema() const noexcept -> const Schema& { return *node_->schema(); }
 
 auto Dataset::count() const -> std::optional<std::uint64_t> { return node_->count(); }
@@ -9217,7 +9474,7 @@ EpochPosition::EpochPosition(std::uint64_t seed, std::uint64_t epoch, bool shuff
 
 auto EpochPosition::count() const noexcept -> std::optional<std::uint64_t> { return count_; }
 
-auto EpochPosition::moved_to(std::uint64_t consumed, std::vector<std::uint64_t> place) const -> EpochPosition {
+auto EpochPosition::moved_to(std::uint64_t consumed, detail::Place place) const -> EpochPosition {
     EpochPosition moved = *this;
     moved.consumed_ = consumed;
     moved.place_ = std::move(place);
@@ -9230,7 +9487,7 @@ auto EpochPosition::state() const -> State {
             {"shuffle", is_shuffled_},
             {"count", count_ ? std::to_string(*count_) : std::string{}},
             {"consumed", consumed_ == 0 ? std::string{} : detail::compose("0-{}", consumed_)},  // intervals
-            {"place", detail::joined(place_, " ")}};
+            {"place", detail::text_of_place(place_)}};
   }
 
 auto EpochPosition::load_state(const State& state) -> void {
@@ -9244,12 +9501,10 @@ auto EpochPosition::load_state(const State& state) -> void {
       if (consumed.substr(0, 2) != "0-") refuse("consumed", consumed);
       read.consumed_ = parse("consumed", std::string_view{consumed}.substr(2));
     }
-    std::string_view place = state.at("place").as<std::string>();
-    while (!place.empty()) {
-      const std::size_t end = std::min(place.find(' '), place.size());
-      read.place_.push_back(parse("place", place.substr(0, end)));
-      place.remove_prefix(std::min(end + 1, place.size()));
-    }
+    const auto& place = state.at("place").as<std::string>();
+    auto items = detail::place_of_text(place);
+    if (!items) refuse("place", std::string_view{place}.substr(0, most_shown));
+    read.place_ = std::move(*items);
     *this = std::move(read);
   }
 
@@ -9258,10 +9513,9 @@ auto EpochPosition::refuse(std::string_view name, std::string_view text) -> void
   }
 
 auto EpochPosition::parse(std::string_view name, std::string_view text) -> std::uint64_t {
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{} || end != text.data() + text.size()) refuse(name, text);
-    return number;
+    const auto number = detail::whole_number(text);
+    if (!number) refuse(name, text);
+    return *number;
   }
 
 auto EpochPosition::number_in(const State& state, std::string_view name) -> std::uint64_t {
@@ -9508,7 +9762,7 @@ auto FeedReader::leave() const noexcept -> void {
 std::uint64_t feed_key(const DataNode& node, std::string_view name, const EpochOptions& options,
                                             const EpochPosition& from) {
   std::string text = compose("{} {} {} {} {} {} {} {} {} {} {} {}", name, node.describe(), options.seed, options.epoch,
-                             options.shuffle, from.count().value_or(0), from.consumed(), joined(from.place(), " "),
+                             options.shuffle, from.count().value_or(0), from.consumed(), text_of_place(from.place()),
                              options.global_batch_size, options.micro_batches, options.world_size, options.stands_in);
   for (const Field& field : *node.schema()) {
     text += compose(" {} {} {}", field.name, static_cast<int>(field.dtype), joined(field.shape, "x"));
@@ -9698,6 +9952,40 @@ auto OwnBatches::open(const NodePtr& node, const Scope& scope, Place from) -> Ro
     return rows;
   }
 
+bool write_place(FeedWriter& to, Place place, Place& before, FeedPatience& patience) {
+  before.resize(place.size());
+  for (std::size_t at = 0; at < place.size(); ++at) {
+    const ReaderState& state = place[at].state;
+    FeedItem item{place[at].number};
+    if (state.has_value())
+      item.state = state.is_same_as(before[at].state) ? FeedItem::same_state : state.bytes().size();
+    if (!to.write(&item, sizeof item, patience)) return false;
+    if (item.state >= FeedItem::same_state) continue;
+    if (!to.write(state.bytes().data(), state.bytes().size(), patience)) return false;
+  }
+  before = std::move(place);
+  return true;
+}
+
+bool read_place(FeedReader& from, std::size_t size, Place& place, FeedPatience& patience) {
+  Place read(size);
+  for (std::size_t at = 0; at < size; ++at) {
+    FeedItem item;
+    if (!from.read(&item, sizeof item, patience)) return false;
+    read[at] = item.number;
+    if (item.state == FeedItem::no_state) continue;
+    if (item.state == FeedItem::same_state) {
+      read[at].state = place.at(at).state;
+      continue;
+    }
+    std::string bytes(static_cast<std::size_t>(item.state), '\0');
+    if (!from.read(bytes.data(), bytes.size(), patience)) return false;
+    read[at] = ReaderState{item.number, std::move(bytes)};
+  }
+  place = std::move(read);
+  return true;
+}
+
 bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& patience) {
   for (const Block& slice : slices) {
     if (!to.write(slice.ids().data(), slice.ids().size_bytes(), patience)) return false;
@@ -9748,7 +10036,22 @@ LedBatches::~LedBatches() { feed_->end_session(); }
 
 auto LedBatches::begin() -> std::size_t {
     if (!std::exchange(has_begun_, true)) gather();
-    const std::size_t size = read();
+    try {
+      return read_for_all();
+    } catch (...) {  // each worker comes to it by itself, and then says what it was
+      feed_->end_session();
+      throw;
+    }
+  }
+
+auto LedBatches::place() const -> Place { return own_->place(); }
+
+auto LedBatches::take(Range range) -> Block { return own_->take(range); }
+
+auto LedBatches::end() noexcept -> void { own_->end(); }
+
+auto LedBatches::read_for_all() -> std::size_t {
+    const std::size_t size = own_->begin();
     if (taker_->has_left.load()) {  // then the stream may have ended before its time, which is no end for the others
       feed_->end_session();
       return 0;
@@ -9766,38 +10069,24 @@ auto LedBatches::begin() -> std::size_t {
     return size;
   }
 
-auto LedBatches::place() const -> Place { return own_->place(); }
-
-auto LedBatches::take(Range range) -> Block { return own_->take(range); }
-
-auto LedBatches::end() noexcept -> void { own_->end(); }
-
 auto LedBatches::gather() -> void {
     feed_->gather(key_, *taker_);
+    sent_.resize(feed_->writers().size());
     if (options_.world_size > 1) return;
     for (std::size_t at = 0; at < feed_->writers().size(); ++at) {
       of_epoch_.push_back(feed_->patience_with(at, *taker_));
     }
   }
 
-auto LedBatches::read() -> std::size_t {
-    try {
-      return own_->begin();
-    } catch (...) {
-      feed_->end_session();
-      throw;
-    }
-  }
-
 auto LedBatches::serve(std::size_t at, std::size_t size, FeedPatience& patience) -> void {
-    if (send(feed_->writers()[at], size, patience)) {
+    if (send(feed_->writers()[at], size, sent_[at], patience)) {
       feed_->writers()[at].flush();
     } else {
       feed_->give_up(at, patience);
     }
   }
 
-auto LedBatches::send(FeedWriter& writer, std::size_t size, FeedPatience& patience) const -> bool {
+auto LedBatches::send(FeedWriter& writer, std::size_t size, Place& sent, FeedPatience& patience) const -> bool {
     EpochOptions theirs = options_;
     theirs.rank = writer.rank();
     std::vector<Block> slices;
@@ -9809,10 +10098,9 @@ auto LedBatches::send(FeedWriter& writer, std::size_t size, FeedPatience& patien
         slices.push_back(std::move(slice));
       }
     }
-    const Place place = own_->place();
+    Place place = own_->place();
     const FeedMessage message{size, rows, place.size()};
-    return writer.write(&message, sizeof message, patience) &&
-           writer.write(place.data(), place.size() * sizeof(std::uint64_t), patience) &&
+    return writer.write(&message, sizeof message, patience) && write_place(writer, std::move(place), sent, patience) &&
            (slices.empty() || write_block(writer, slices, patience));
   }
 
@@ -9872,8 +10160,8 @@ auto FedBatches::receive() -> std::optional<std::size_t> {
 auto FedBatches::receive(FeedPatience& patience) -> std::optional<std::size_t> {
     FeedMessage message;
     if (!line_->read(&message, sizeof message, patience)) return std::nullopt;
-    Place place(static_cast<std::size_t>(message.place));
-    if (!line_->read(place.data(), place.size() * sizeof(std::uint64_t), patience)) return std::nullopt;
+    Place place = place_;
+    if (!read_place(*line_, static_cast<std::size_t>(message.place), place, patience)) return std::nullopt;
     auto block = read_block(*line_, node_->schema(), static_cast<std::size_t>(message.rows), patience);
     if (!block) return std::nullopt;
     line_->release();
@@ -21320,12 +21608,13 @@ auto RobustRule::apply(double value, const Learned& learned) const noexcept -> d
 namespace railyard::inline v0_1 {
 namespace detail {
 
-TarReader::TarReader(std::string path, std::unique_ptr<ByteStream> bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {}
+TarReader::TarReader(std::string path, std::unique_ptr<ByteStream> bytes, std::uint64_t offset) : path_(std::move(path)), bytes_(std::move(bytes)), at_(offset) {}
 
 auto TarReader::next() -> std::optional<TarMember> {
     Extension extension;
+    skip(std::exchange(left_, 0));
+    begin_ = at_;
     while (true) {
-      skip(std::exchange(left_, 0));
       const std::uint64_t begin = at_;
       if (!read_header()) return std::nullopt;
       const char type = header_[156];
@@ -21342,6 +21631,7 @@ auto TarReader::next() -> std::optional<TarMember> {
         return TarMember{extension.name.empty() ? read_name() : std::move(extension.name), {at_, size}};
       }
       if (type != 'K' && type != 'g') extension = {};  // these say nothing that matters here
+      skip(std::exchange(left_, 0));
     }
   }
 
@@ -21350,6 +21640,8 @@ auto TarReader::read_content(const TarPlace& place) -> std::string {
     left_ -= place.size;
     return content;
   }
+
+auto TarReader::take_point() -> std::optional<StreamPoint> { return bytes_->take_point(begin_); }
 
 auto TarReader::fail(std::uint64_t offset, std::string_view what) const -> void {
     throw DataError{compose("{}: byte {} of the archive: {}", path_, offset, what)};
@@ -21480,7 +21772,8 @@ TarName::TarName(std::string_view name) {
     for (char& c : suffix) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   }
 
-TarSampleReader::TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan) : path_(path), reader_(path, std::move(bytes)), plan_(std::move(plan)) {
+TarSampleReader::TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan,
+                  std::uint64_t offset) : path_(path), reader_(path, std::move(bytes), offset), plan_(std::move(plan)) {
     advance();
   }
 
@@ -21497,6 +21790,13 @@ auto TarSampleReader::next(TarContents contents) -> std::optional<TarSample> {
       if (!sample.places[column]) add_fault(sample, compose("it has no .{}", (*plan_->schema)[column].name));
     }
     return sample;
+  }
+
+auto TarSampleReader::take_point(std::uint64_t damaged) -> std::optional<FilePoint> {
+    if (!member_) return std::nullopt;
+    auto point = reader_.take_point();
+    if (!point) return std::nullopt;
+    return FilePoint{reader_.begin(), damaged, std::move(*point)};
   }
 
 auto TarSampleReader::where(const TarSample& sample) const -> std::string {
@@ -21579,6 +21879,13 @@ auto TarShards::plan() -> std::shared_ptr<const TarPlan> {
 
 auto TarShards::open(const std::string& name) -> TarSampleReader { return {name, open_bytes(name), plan()}; }
 
+auto TarShards::enter(const std::string& name, const ReaderPlace& place, std::uint64_t from) -> std::optional<Entered> {
+    auto bytes = open_bytes(name);
+    const auto point = FilePoint::go_to(place, from, *bytes);
+    if (!point) return std::nullopt;
+    return Entered{{name, std::move(bytes), plan(), point->offset}, point->damaged};
+  }
+
 auto TarShards::contents_to_check() const noexcept -> TarContents {
     return options_.on_error.stops_at_once() ? TarContents::none : TarContents::texts;
   }
@@ -21620,11 +21927,19 @@ auto TarShards::is_usually_text(std::string_view suffix) noexcept -> bool {
     return std::find(texts.begin(), texts.end(), suffix.substr(suffix.rfind('.') + 1)) != texts.end();
   }
 
-TarWalk::TarWalk(std::shared_ptr<TarShards> shards, const FilePlace& place) : shards_(std::move(shards)),
+TarWalk::TarWalk(std::shared_ptr<TarShards> shards, const ReaderPlace& place, std::uint64_t from) : shards_(std::move(shards)),
         names_(shards_->names()),
         file_(static_cast<std::size_t>(place.file)),
+        first_(place.samples),
         left_out_(place.damaged),
-        left_out_before_(place.damaged) {}
+        left_out_before_(place.damaged) {
+    if (!place.state.has_value() || file_ >= names_.size()) return;
+    auto entered = shards_->enter(names_[file_], place, from);
+    if (!entered) return;
+    reader_.emplace(std::move(entered->reader));
+    first_ = place.state.sample();
+    left_out_ = entered->left_out;
+  }
 
 auto TarWalk::next(TarContents contents) -> std::optional<TarSample> {
     while (file_ < names_.size()) {
@@ -21645,6 +21960,11 @@ auto TarWalk::next(TarContents contents) -> std::optional<TarSample> {
       }
     }
     return std::nullopt;
+  }
+
+auto TarWalk::take_state(std::uint64_t next) -> std::optional<ReaderState> {
+    const auto point = reader_ ? reader_->take_point(left_out_) : std::nullopt;
+    return point ? std::optional{point->to_state(next)} : std::nullopt;
   }
 
 TarIndex::TarIndex(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)) {}
@@ -21777,13 +22097,15 @@ auto TarStream::fingerprint() const -> std::uint64_t {
 
 auto TarStream::skipped() const -> std::uint64_t { return shards_->skips().count(); }
 
-auto TarStream::open(std::uint64_t from, const FilePlace& place) const -> std::unique_ptr<BlockReader> {
+auto TarStream::open(std::uint64_t from, const ReaderPlace& place) const -> std::unique_ptr<BlockReader> {
     detail::check_place(describe(), shards_->names(), from, place);
     return std::make_unique<Reader>(shards_, from, place);
   }
 
-TarStream::Reader::Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const FilePlace& place) : schema_(shards->plan()->schema), walk_(shards, place), at_(place.samples), place_(place) {
-      while (at_ < from && next_sample(shards->contents_to_check())) ++at_;
+TarStream::Reader::Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const ReaderPlace& place) : schema_(shards->plan()->schema), walk_(shards, place, from), at_(walk_.first()), place_(place) {
+      if (at_ == place.samples) place_.state = {};
+      while (at_ < from && next_sample(shards->contents_to_check())) {
+      }
     }
 
 auto TarStream::Reader::next(std::size_t most_rows) -> Block {
@@ -21791,16 +22113,20 @@ auto TarStream::Reader::next(std::size_t most_rows) -> Block {
       while (builder.rows() < most_rows && builder.bytes() < detail::most_block_bytes) {
         const auto sample = next_sample(detail::TarContents::all);
         if (!sample) break;
-        detail::add_tar_sample(builder, at_++, sample->key, sample->contents);
+        detail::add_tar_sample(builder, at_ - 1, sample->key, sample->contents);
       }
       return builder.build();
     }
 
-auto TarStream::Reader::place() const -> FilePlace { return place_; }
+auto TarStream::Reader::place() const -> ReaderPlace { return place_; }
 
 auto TarStream::Reader::next_sample(detail::TarContents contents) -> std::optional<detail::TarSample> {
       auto sample = walk_.next(contents);
       if (walk_.file() != place_.file) place_ = {walk_.file(), at_, walk_.left_out_before()};
+      if (sample) {
+        ++at_;
+        if (auto state = walk_.take_state(at_)) place_.state = std::move(*state);
+      }
       return sample;
     }
 
@@ -21914,9 +22240,45 @@ auto Tokenizer::tokenized(const Column& texts) const -> Column {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-GzipStream::GzipStream(const std::string& path) : input_(path) {
-    constexpr int only_gzip = 16 + MAX_WBITS;
-    if (::inflateInit2(&state_, only_gzip) != Z_OK) throw Error{compose("{}: zlib has no memory", path)};
+auto GzipPoint::to_bytes() const -> std::string {
+    WireWriter writer;
+    writer.put(place);
+    writer.put(begins_member);
+    if (begins_member) return writer.text();
+    std::string packed(::compressBound(static_cast<uLong>(window.size())), '\0');
+    uLongf packed_size = static_cast<uLongf>(packed.size());
+    if (::compress2(reinterpret_cast<Bytef*>(packed.data()), &packed_size,
+                    reinterpret_cast<const Bytef*>(window.data()), static_cast<uLong>(window.size()), 1) != Z_OK) {
+      throw Error{"zlib has no memory for the state of a file"};
+    }
+    writer.put(num_bits);
+    writer.put(crc);
+    writer.put(size);
+    writer.put(static_cast<std::uint32_t>(window.size()));
+    writer.put_text(std::string_view{packed}.substr(0, packed_size));
+    return writer.text();
+  }
+
+auto GzipPoint::of_bytes(std::string_view bytes) -> GzipPoint {
+    WireReader reader{bytes};
+    GzipPoint point{.place = reader.take<CompressedPlace>(), .begins_member = reader.take<std::uint8_t>() == 1};
+    if (!point.begins_member) {
+      point.num_bits = reader.take<std::uint8_t>();
+      point.crc = reader.take<std::uint32_t>();
+      point.size = reader.take<std::uint32_t>();
+      point.window.resize(std::min<std::size_t>(reader.take<std::uint32_t>(), most_window));
+      const std::string packed = reader.take_text();
+      auto window_size = static_cast<uLongf>(point.window.size());
+      const int status = ::uncompress(reinterpret_cast<Bytef*>(point.window.data()), &window_size,
+                                      reinterpret_cast<const Bytef*>(packed.data()), static_cast<uLong>(packed.size()));
+      if (status != Z_OK || window_size != point.window.size()) throw DataError{"it is damaged"};
+    }
+    if (point.num_bits > 7 || (point.num_bits > 0 && point.place.offset == 0)) throw DataError{"it is damaged"};
+    return point;
+  }
+
+GzipStream::GzipStream(const std::string& path) : path_(path), input_(path) {
+    if (::inflateInit2(&state_, with_header) != Z_OK) throw_no_memory();
   }
 
 GzipStream::~GzipStream() { ::inflateEnd(&state_); }
@@ -21924,14 +22286,36 @@ GzipStream::~GzipStream() { ::inflateEnd(&state_); }
 auto GzipStream::read(char* to, std::size_t size) -> std::size_t {
     std::size_t done = 0;
     while (done < size && has_more()) {
-      const std::size_t part = std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max());
-      state_.next_out = reinterpret_cast<Bytef*>(to + done);
-      state_.avail_out = static_cast<unsigned>(part);
-      step();
-      done += part - state_.avail_out;
+      if (is_between_members_) {
+        begin_member();
+      } else if (rest_ && rest_->is_unpacked) {
+        check_rest();
+      } else {
+        done += unpack(to + done, std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max()));
+      }
     }
     return done;
   }
+
+auto GzipStream::take_point(std::uint64_t offset) -> std::optional<StreamPoint> { return points_.take(offset); }
+
+auto GzipStream::go_to(std::uint64_t offset, std::string_view saved) -> bool {
+    GzipPoint point;
+    try {
+      point = GzipPoint::of_bytes(saved);
+    } catch (const DataError&) {
+      return false;
+    }
+    const auto before = input_.go_to(point.place);
+    if (!before) return false;
+    if (!point.begins_member) enter(point, *before);
+    has_member_ = true;
+    at_ = offset;
+    points_.begin_at(offset);
+    return true;
+  }
+
+auto GzipStream::throw_no_memory() const -> void { throw Error{compose("{}: zlib has no memory", path_)}; }
 
 auto GzipStream::has_more() -> bool {
     if (state_.avail_in > 0) return true;
@@ -21942,22 +22326,94 @@ auto GzipStream::has_more() -> bool {
     return !piece.empty();
   }
 
-auto GzipStream::step() -> void {
-    if (is_between_members_) {
-      // Files on tapes are filled up with zeros, which gzip takes for nothing.
-      while (state_.avail_in > 0 && *state_.next_in == 0 && has_member_) {
-        ++state_.next_in;
-        --state_.avail_in;
-      }
-      if (state_.avail_in == 0) return;
-      ::inflateReset(&state_);
-      is_between_members_ = false;
-      has_member_ = true;
+auto GzipStream::take_input(std::size_t size) -> std::string_view {
+    const std::string_view taken{reinterpret_cast<const char*>(state_.next_in),
+                                 std::min<std::size_t>(size, state_.avail_in)};
+    state_.next_in += taken.size();
+    state_.avail_in -= static_cast<unsigned>(taken.size());
+    return taken;
+  }
+
+auto GzipStream::begin_member() -> void {
+    // Files on tapes are filled up with zeros, which gzip takes for nothing.
+    while (state_.avail_in > 0 && *state_.next_in == 0 && has_member_) static_cast<void>(take_input(1));
+    if (state_.avail_in == 0) return;
+    if (points_.since(at_) >= between_members) add_point({});
+    ::inflateReset(&state_);
+    is_between_members_ = false;
+    has_member_ = true;
+  }
+
+auto GzipStream::unpack(char* to, std::size_t most) -> std::size_t {
+    const std::uint64_t since = points_.since(at_);
+    const bool is_due = since >= between_windows;
+    if (!is_due) most = static_cast<std::size_t>(std::min<std::uint64_t>(most, between_windows - since));
+    state_.next_out = reinterpret_cast<Bytef*>(to);
+    state_.avail_out = static_cast<unsigned>(most);
+    const int status = ::inflate(&state_, is_due ? Z_BLOCK : Z_NO_FLUSH);  // the first stops at the end of a block
+    const std::size_t done = most - state_.avail_out;
+    at_ += done;
+    if (rest_) {
+      rest_->crc = ::crc32(rest_->crc, reinterpret_cast<const Bytef*>(to), static_cast<unsigned>(done));
+      rest_->size += static_cast<std::uint32_t>(done);
     }
-    const int status = ::inflate(&state_, Z_NO_FLUSH);
-    if (status == Z_STREAM_END) is_between_members_ = true;
-    if (status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR) return;
-    input_.fail(state_.msg != nullptr ? state_.msg : "it is damaged", state_.avail_in);
+    if (status == Z_STREAM_END) {
+      (rest_ ? rest_->is_unpacked : is_between_members_) = true;
+    } else if (status != Z_OK && status != Z_BUF_ERROR) {
+      input_.fail(state_.msg != nullptr ? state_.msg : "it is damaged", state_.avail_in);
+    } else if (is_due && (state_.data_type & (after_block | in_last_block)) == after_block) {
+      add_window();
+    }
+    return done;
+  }
+
+auto GzipStream::check_rest() -> void {
+    rest_->word += take_input(sizeof(std::uint32_t) - rest_->word.size());
+    if (rest_->word.size() < sizeof(std::uint32_t)) return;
+    const auto word = WireReader{std::exchange(rest_->word, {})}.take<std::uint32_t>();
+    if (!std::exchange(rest_->is_crc_checked, true)) {
+      if (word != rest_->crc) input_.fail("incorrect data check", state_.avail_in);  // in zlib's words
+      return;
+    }
+    if (word != rest_->size) input_.fail("incorrect length check", state_.avail_in);
+    rest_.reset();
+    if (::inflateReset2(&state_, with_header) != Z_OK) throw_no_memory();
+    is_between_members_ = true;
+  }
+
+auto GzipStream::add_window() -> void {
+    GzipPoint point{.begins_member = false,
+                    .num_bits = static_cast<std::uint8_t>(state_.data_type & 7),
+                    .crc = static_cast<std::uint32_t>(rest_ ? rest_->crc : state_.adler),
+                    .size = rest_ ? rest_->size : static_cast<std::uint32_t>(state_.total_out)};
+    point.window.resize(GzipPoint::most_window);
+    unsigned size = 0;
+    ::inflateGetDictionary(&state_, reinterpret_cast<Bytef*>(point.window.data()), &size);
+    point.window.resize(size);
+    add_point(std::move(point));
+  }
+
+auto GzipStream::add_point(GzipPoint point) -> void {
+    StreamPoint here{.offset = at_};
+    if (const auto place = input_.place(state_.avail_in)) {
+      point.place = *place;
+      const auto kept = std::make_shared<const GzipPoint>(std::move(point));
+      here.save = [kept] { return kept->to_bytes(); };
+    }
+    points_.add(std::move(here));
+  }
+
+auto GzipStream::enter(const GzipPoint& point, std::string_view before) -> void {
+    bool is_ready = ::inflateReset2(&state_, without_header) == Z_OK;
+    if (point.num_bits > 0) {
+      const int bits = static_cast<unsigned char>(before.back()) >> (8 - point.num_bits);
+      is_ready = is_ready && ::inflatePrime(&state_, point.num_bits, bits) == Z_OK;
+    }
+    is_ready = is_ready && ::inflateSetDictionary(&state_, reinterpret_cast<const Bytef*>(point.window.data()),
+                                                  static_cast<unsigned>(point.window.size())) == Z_OK;
+    if (!is_ready) throw_no_memory();
+    rest_ = Rest{.crc = point.crc, .size = point.size};
+    is_between_members_ = false;
   }
 
 }
@@ -22188,12 +22644,24 @@ auto ZstdStream::read(char* to, std::size_t size) -> std::size_t {
     ZSTD_outBuffer out{to, size, 0};
     while (out.pos < size) {
       if (in_.pos == in_.size && !is_flushing_ && !load()) break;
+      if (is_between_frames_) note_frame(at_ + out.pos);
       const std::size_t left = ::ZSTD_decompressStream(state_.get(), &out, &in_);
       if (::ZSTD_isError(left) != 0) input_.fail(::ZSTD_getErrorName(left), in_.size - in_.pos);
       is_between_frames_ = left == 0;
       is_flushing_ = out.pos == size && !is_between_frames_;
     }
+    at_ += out.pos;
     return out.pos;
+  }
+
+auto ZstdStream::take_point(std::uint64_t offset) -> std::optional<StreamPoint> { return points_.take(offset); }
+
+auto ZstdStream::go_to(std::uint64_t offset, std::string_view saved) -> bool {
+    if (saved.size() != sizeof(CompressedPlace)) return false;
+    if (!input_.go_to(WireReader{saved}.take<CompressedPlace>())) return false;
+    at_ = offset;
+    points_.begin_at(offset);
+    return true;
   }
 
 auto ZstdStream::Free::operator()(ZSTD_DStream* state) const noexcept -> void { ::ZSTD_freeDStream(state); }
@@ -22203,6 +22671,19 @@ auto ZstdStream::load() -> bool {
     if (piece.empty() && !is_between_frames_) input_.fail("the file ends in the middle: it was cut off", 0);
     in_ = {piece.data(), piece.size(), 0};
     return !piece.empty();
+  }
+
+auto ZstdStream::note_frame(std::uint64_t offset) -> void {
+    if (points_.since(offset) < between_points) return;
+    StreamPoint here{.offset = offset};
+    if (const auto place = input_.place(in_.size - in_.pos)) {
+      here.save = [place = *place] {
+        WireWriter writer;
+        writer.put(place);
+        return writer.text();
+      };
+    }
+    points_.add(std::move(here));
   }
 
 }
@@ -29842,28 +30323,71 @@ auto Nccl::slice(const ConstBuffer& buffer, std::size_t count, int rank) noexcep
 namespace railyard::inline v0_1 {
 namespace detail {
 
-BatchBuffers::BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
+void forget_casts() { at::autocast::clear_cache(); }
 
-auto BatchBuffers::take(at::IntArrayRef shape, at::ScalarType type) -> at::Tensor {
-    const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{});
-    const std::size_t size = static_cast<std::size_t>(count) * c10::elementSize(type);
-    const auto free = std::find_if(kept_.begin(), kept_.end(), [size](const c10::Storage& storage) {
-      return storage.use_count() == 1 && storage.nbytes() >= size && storage.nbytes() / 2 <= size;
-    });
-    if (free == kept_.end()) return take_new(shape, type);
-    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage{*free}, c10::DispatchKeySet{c10::DispatchKey::CPU}, c10::scalarTypeToTypeMeta(type));
-    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
-    return tensor;
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+#if (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+auto AutocastSettings::of(at::DeviceType kind) -> AutocastSettings {
+    return {.is_enabled = at::autocast::is_autocast_enabled(kind), .dtype = at::autocast::get_autocast_dtype(kind)};
   }
 
-auto BatchBuffers::take_new(at::IntArrayRef shape, at::ScalarType type) -> at::Tensor {
-    at::Tensor tensor = at::empty(shape, type);
-    if (most_kept_ == 0) return tensor;
-    if (kept_.size() == most_kept_) kept_.erase(kept_.begin());
-    kept_.push_back(tensor.storage());
-    return tensor;
+auto AutocastSettings::apply(at::DeviceType kind) const -> void {
+    at::autocast::set_autocast_dtype(kind, dtype);
+    at::autocast::set_autocast_enabled(kind, is_enabled);
   }
+
+}
+}
+
+#endif
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+#if !(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+auto AutocastSettings::of(at::DeviceType kind) -> AutocastSettings {
+    if (kind == at::DeviceType::CPU) {
+      return {.is_enabled = at::autocast::is_cpu_enabled(), .dtype = at::autocast::get_autocast_cpu_dtype()};
+    }
+    return {.is_enabled = at::autocast::is_enabled(), .dtype = at::autocast::get_autocast_gpu_dtype()};
+  }
+
+auto AutocastSettings::apply(at::DeviceType kind) const -> void {
+    if (kind == at::DeviceType::CPU) {
+      at::autocast::set_autocast_cpu_dtype(dtype);
+      at::autocast::set_cpu_enabled(is_enabled);
+    } else {
+      at::autocast::set_autocast_gpu_dtype(dtype);
+      at::autocast::set_enabled(is_enabled);
+    }
+  }
+
+}
+}
+
+#endif
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+namespace detail {
 
 TorchLibrary::TorchLibrary() noexcept {
     Dl_info info{};
@@ -29965,22 +30489,6 @@ void check_backward_works(const Worker& worker) {
   }
 }
 
-void check_place(Worker& worker, std::string_view name, at::Device place) {
-  const Device home = worker.device();
-  if (home.kind != DeviceKind::cuda) return;
-  if (place.is_cuda() && place.index() == home.index) return;
-  if (place.is_cuda()) {
-    throw ConfigError{compose(
-        "prepare_model() on rank {}/{}: {} lies on {}, and this worker's GPU is cuda:{}: give the factory's model "
-        "->to(ry::device(worker))",
-        worker.rank(), worker.world_size(), name, place.str(), home.index)};
-  }
-  worker.warn(compose(
-      "prepare_model(): {} lies on the {}, so its gradient goes to the GPU and back in every step: give the factory's "
-      "model ->to(ry::device(worker))",
-      name, place.str()));
-}
-
 std::string shape_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
   std::string text = "[";
@@ -30066,6 +30574,43 @@ at::Device device(Worker& worker) {
   return gpu;
 }
 
+Autocast::Autocast(at::Device device, const AutocastOptions& options) : kind_(device.type()), before_(known_settings(device)) {
+    apply(options);
+    at::autocast::increment_nesting();
+  }
+
+Autocast::Autocast(Worker& worker, const AutocastOptions& options) : Autocast(device(worker), options) {}
+
+Autocast::~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) detail::forget_casts();
+    before_.apply(kind_);
+  }
+
+auto Autocast::known_settings(at::Device device) -> detail::AutocastSettings {
+    if (device.is_cpu() || device.is_cuda()) return detail::AutocastSettings::of(device.type());
+    throw ConfigError{
+        detail::compose("Autocast computes on CPUs and CUDA devices; {} was given: give the device of the model, "
+                        "ry::device(worker)",
+                        device.str())};
+  }
+
+auto Autocast::apply(const AutocastOptions& options) const -> void {
+    if (options.dtype != at::ScalarType::BFloat16 && options.dtype != at::ScalarType::Half) {
+      throw ConfigError{
+          detail::compose("AutocastOptions::dtype is {}: give torch::kBFloat16, or torch::kHalf with a GradScaler",
+                          c10::toString(options.dtype))};
+    }
+    if (!options.enabled) return detail::AutocastSettings{.is_enabled = false, .dtype = before_.dtype}.apply(kind_);
+    try {
+      detail::AutocastSettings{.is_enabled = true, .dtype = options.dtype}.apply(kind_);
+    } catch (const c10::Error&) {
+      throw ConfigError{
+          detail::compose("Autocast: LibTorch {} does not compute in {} on CPUs: use torch::kBFloat16, or a newer "
+                          "LibTorch (2.3 or later does)",
+                          TORCH_VERSION, c10::toString(options.dtype))};
+    }
+  }
+
 }
 
 #endif
@@ -30075,11 +30620,58 @@ at::Device device(Worker& worker) {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+BatchBuffers::BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
+
+auto BatchBuffers::take(at::IntArrayRef shape, at::ScalarType type) -> at::Tensor {
+    const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{});
+    const std::size_t size = static_cast<std::size_t>(count) * c10::elementSize(type);
+    const auto free = std::find_if(kept_.begin(), kept_.end(), [size](const c10::Storage& storage) {
+      return storage.use_count() == 1 && storage.nbytes() >= size && storage.nbytes() / 2 <= size;
+    });
+    if (free == kept_.end()) return take_new(shape, type);
+    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage{*free}, c10::DispatchKeySet{c10::DispatchKey::CPU}, c10::scalarTypeToTypeMeta(type));
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+    return tensor;
+  }
+
+auto BatchBuffers::take_new(at::IntArrayRef shape, at::ScalarType type) -> at::Tensor {
+    at::Tensor tensor = at::empty(shape, type);
+    if (most_kept_ == 0) return tensor;
+    if (kept_.size() == most_kept_) kept_.erase(kept_.begin());
+    kept_.push_back(tensor.storage());
+    return tensor;
+  }
+
 std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
   std::vector<NamedTensor> tensors;
   for (const auto& item : module.named_parameters()) tensors.push_back({item.key(), item.value(), true});
   for (const auto& item : module.named_buffers()) tensors.push_back({item.key(), item.value(), false});
   return tensors;
+}
+
+void check_places(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  const Device home = worker.device();
+  if (home.kind != DeviceKind::cuda) return;
+  std::size_t num_on_cpu = 0;
+  std::string_view first;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined()) continue;
+    const at::Device place = named.tensor.device();
+    if (place.is_cuda() && place.index() != home.index) {
+      throw ConfigError{compose(
+          "prepare_model() on rank {}/{}: {} lies on {}, and this worker's GPU is cuda:{}: give the factory's model "
+          "->to(ry::device(worker))",
+          worker.rank(), worker.world_size(), named.name, place.str(), home.index)};
+    }
+    if (place.is_cpu() && num_on_cpu++ == 0) first = named.name;
+  }
+  if (num_on_cpu == 0) return;
+  worker.warn(
+      compose("prepare_model(): {} of the model's {} tensors, such as {}, lie on the CPU, and what is exchanged of "
+              "them goes to "
+              "the GPU and back in every step: give the factory's model ->to(ry::device(worker))",
+              num_on_cpu, tensors.size(), first));
 }
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
@@ -30190,6 +30782,15 @@ std::string difference(const std::string& first, std::size_t rank, const std::st
                                  : compose("rank {} has {} tensors, rank 0 has {}; ", rank, num_theirs, num_ours);
   const auto [at, lines] = first_difference(first, rank, other);
   return compose("{}tensor {} is {}", counts, at, lines);
+}
+
+std::vector<std::int64_t> numbers_of_first_rank(Worker& worker,
+                                                                     std::vector<std::int64_t> numbers) {
+  auto count = static_cast<std::int64_t>(numbers.size());
+  worker.broadcast(buffer_of_value(count), 0);
+  numbers.resize(static_cast<std::size_t>(count));
+  worker.broadcast(buffer_of(numbers), 0);
+  return numbers;
 }
 
 void check_descriptions(Worker& worker, Topic topic, std::string_view what, const std::string& mine) {
@@ -30334,8 +30935,12 @@ auto StorageMark::is_of(const at::Tensor& tensor) const -> bool {
            data_ == tensor.data_ptr();
   }
 
+auto GradientPiece::updated() noexcept -> at::Tensor& { return master.defined() ? master : weights; }
+
+auto GradientPiece::updated() const noexcept -> const at::Tensor& { return master.defined() ? master : weights; }
+
 auto GradientPiece::add(const at::Tensor& added) -> void {
-    at::Tensor& gradient = weights.mutable_grad();
+    at::Tensor& gradient = updated().mutable_grad();
     if (gradient.defined()) {
       gradient.add_(added);
       is_mixed = is_mixed || is_spent;
@@ -30353,6 +30958,10 @@ auto GradientSlot::sum_type() const -> at::ScalarType {
 
 auto GradientSlot::is_ended() const -> bool {
     return accumulator ? accumulator.use_count() == 1 && parameter.use_count() == 2 : parameter.use_count() == 1;
+  }
+
+auto GradientSlot::has_lost_hook() const -> bool {
+    return torch::autograd::impl::try_get_grad_accumulator(parameter) != accumulator;
   }
 
 auto GradientSlot::real_count() const -> std::int64_t { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
@@ -30445,6 +31054,17 @@ auto GradientSlot::dense_gradient() const -> at::Tensor& {
     if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
     return gradient;
   }
+
+bool are_all_on_cpu(const std::vector<GradientSlot>& slots) {
+  return std::all_of(slots.begin(), slots.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
+}
+
+void drop_gradients(const std::vector<GradientSlot>& slots) {
+  for (const GradientSlot& slot : slots) {
+    slot.parameter.mutable_grad().reset();
+    if (const auto piece = slot.piece.lock(); piece && !piece->is_empty()) piece->updated().mutable_grad().reset();
+  }
+}
 
 RankPart::RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size) {
     std::int64_t num_lines = 0;
@@ -30600,8 +31220,10 @@ auto SavedTensor::logical_shape() const -> std::vector<std::int64_t> {
     return shape;
   }
 
-auto SavedTensor::fits(const at::Tensor& real) const -> bool {
-    return order.size() == state->shape.size() && state->dtype == dtype_of_tensor(real) &&
+auto SavedTensor::fits(const at::Tensor& real) const -> bool { return fits(real, real.scalar_type()); }
+
+auto SavedTensor::fits(const at::Tensor& real, at::ScalarType type) const -> bool {
+    return order.size() == state->shape.size() && scalar_type_of(state->dtype) == type &&
            real.sizes().equals(logical_shape());
   }
 
@@ -31454,6 +32076,28 @@ auto CommunicationThread::run() -> void {
     }
   }
 
+auto LossScaling::note_overflow(std::uint64_t at_step, const std::string& name) -> void {
+    is_overflow = true;
+    step = at_step;
+    parameter = name;
+  }
+
+auto LossScaling::has(const std::vector<const void*>& optimizers, const void* optimizer) -> bool {
+    return std::find(optimizers.begin(), optimizers.end(), optimizer) != optimizers.end();
+  }
+
+auto LossScaling::are_scaled(const void* optimizer) const -> bool { return is_scaled && !has(unscaled, optimizer); }
+
+auto LossScaling::begin() -> void {
+    is_scaled = is_overflow = false;
+    unscaled.clear();
+    stepped.clear();
+  }
+
+std::shared_ptr<LossScaling> loss_scaling_of(Worker& worker) {
+  return worker.extension<LossScalings>().current.lock();
+}
+
 void refuse_converted(const Worker& worker, const GradientSlot& slot) {
   throw ConfigError{compose(
       "the parameter \"{}\" of a prepared model was converted or loaded, now as {}, after training had begun on "
@@ -31516,6 +32160,15 @@ void refuse_second_pass(const Worker& worker, std::uint64_t step) {
               worker.rank(), worker.world_size(), step)};
 }
 
+void refuse_scaled(Worker& worker, const void* optimizer, std::string_view call) {
+  const auto scaling = loss_scaling_of(worker);
+  if (!scaling || !scaling->are_scaled(optimizer)) return;
+  throw ConfigError{
+      compose("{} on rank {}/{}: the gradients are still those of a loss that a GradScaler has scaled: call "
+              "scaler.unscale_(optimizer) before they are clipped, and scaler.step(optimizer) for the update",
+              call, worker.rank(), worker.world_size())};
+}
+
 void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
                                         std::uint64_t step) {
   throw ConfigError{
@@ -31563,6 +32216,11 @@ void refuse_not_finite(const Worker& worker, const std::string& what) {
       compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
               "ModelOptions::non_finite to skip or allow",
               what, worker.rank(), worker.world_size())};
+}
+
+void warn_of_first_skipped(Worker& worker, const std::string& what) {
+  if (worker.rank() != 0) return;
+  worker.warn(what + "; the step is left out on all ranks, as later ones will be without a word");
 }
 
 void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps) {
@@ -31897,7 +32555,7 @@ std::string first_not_finite(const OpenSlots& open) {
   for (const auto& one : open) {
     const auto piece = one.second->piece.lock();
     const bool has_piece = piece && !piece->is_empty();
-    const at::Tensor& gradient = has_piece ? piece->weights.grad() : one.second->parameter.grad();
+    const at::Tensor& gradient = has_piece ? piece->updated().grad() : one.second->parameter.grad();
     if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
   }
   return "";
@@ -32378,6 +33036,12 @@ auto UpdateDigest::add(UpdateSettings settings) -> void {
     value = short_digest(digest_of(std::as_bytes(std::span{&hash, 1}), value + 1));
   }
 
+auto UpdateDigest::add_scale(double factor) -> void {
+    scale = factor;
+    const auto rounded = static_cast<float>(factor);
+    value = short_digest(digest_of(std::as_bytes(std::span{&rounded, 1}), value + 1));
+  }
+
 auto UpdateDigest::add_clipping(double norm) -> void {
     max_norm = norm;
     const auto rounded = static_cast<float>(norm);
@@ -32386,7 +33050,8 @@ auto UpdateDigest::add_clipping(double norm) -> void {
 
 auto UpdateDigest::text() const -> std::string {
     return compose("updates: {}\n", num_updates) + last.text() +
-           (max_norm ? compose("max_norm of clip_grad_norm_: {}\n", *max_norm) : "");
+           (max_norm ? compose("max_norm of clip_grad_norm_: {}\n", *max_norm) : "") +
+           (scale ? compose("scale of the GradScaler: {}\n", *scale) : "");
   }
 
 PassExchange::PassExchange(Worker& worker) : worker_(&worker), flat_(worker) {
@@ -32630,7 +33295,7 @@ auto GradientExchange::add(const std::shared_ptr<GradientExchange>& self, const 
     }
     GradientSlot& slot = self->slots_[known->second];
     slot.has_begun = false;
-    if (has_lost_hook(slot) || slot.has_other_shape()) hook(self, known->second);
+    if (slot.has_lost_hook() || slot.has_other_shape()) hook(self, known->second);
     slot.storage = StorageMark{parameter};
   }
 
@@ -32658,9 +33323,15 @@ auto GradientExchange::check_complete(const at::Tensor& parameter, std::string_v
     }
   }
 
+auto GradientExchange::check_complete(std::string_view call) const -> void {
+    if (!window_.is_last) refuse_early(*worker_, call, window_.step);
+  }
+
 auto GradientExchange::watch(const torch::nn::Module& module) -> void { models_.add(module); }
 
 auto GradientExchange::can_share_weights() const -> bool { return exchange_.has_host() && !options_.comm_hook; }
+
+auto GradientExchange::non_finite() const noexcept -> NonFinite { return options_.non_finite; }
 
 auto GradientExchange::set_options(const ModelOptions& options) -> void {
     check_options_are_equal(*worker_, describe(options));
@@ -32678,6 +33349,8 @@ auto GradientExchange::set_options(const ModelOptions& options) -> void {
   }
 
 auto GradientExchange::warn_of_skipped() const -> void {
+    // Overflows are how a GradScaler finds its scale.
+    if (worker_->extension<LossScalings>().has_any && clock_.skipped() < window_.step) return;
     if (options_.non_finite == NonFinite::skip) detail::warn_of_skipped(*worker_, clock_.skipped(), window_.step);
   }
 
@@ -32689,7 +33362,7 @@ auto GradientExchange::end() noexcept -> void {
 auto GradientExchange::abandon_step() -> void {
     if (window_.is_last) return;
     window_ = {.step = window_.step};
-    drop_gradients();  // which are weighted, so that nobody can go on with them
+    drop_gradients(slots_);  // which are weighted, so that nobody can go on with them
     for (GradientSlot& slot : slots_) slot.forget_micro_batches();
   }
 
@@ -32697,7 +33370,7 @@ auto GradientExchange::begin(const std::shared_ptr<GradientExchange>& self, std:
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
       GradientSlot& slot = self->slots_[index];
       if (slot.has_other_shape()) refuse_reshaped(*self->worker_, slot);
-      if (has_lost_hook(slot)) {
+      if (slot.has_lost_hook()) {
         if (slot.has_begun) refuse_converted(*self->worker_, slot);
         hook(self, index);
       }
@@ -32710,7 +33383,8 @@ auto GradientExchange::begin(const std::shared_ptr<GradientExchange>& self, std:
       }
       self->window_ = {.step = self->window_.step + 1};
       if (self->watches_weights()) self->weight_watch_.look(self->slots_, self->window_.step);
-      if (self->options_.non_finite == NonFinite::skip) {
+      forget_casts();
+      if (self->leaves_steps_out()) {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
       }
     }
@@ -32771,10 +33445,6 @@ auto GradientExchange::Weight::operator()(const torch::autograd::variable_list& 
       slot.begin_weighting();
       return {gradients.front() * static_cast<double>(samples)};
     }
-
-auto GradientExchange::has_lost_hook(const GradientSlot& slot) -> bool {
-    return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
-  }
 
 auto GradientExchange::hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) -> void {
     GradientSlot& slot = self->slots_[index];
@@ -32882,7 +33552,7 @@ auto GradientExchange::end_pass() -> void {
 auto GradientExchange::exchange() -> void {
     const at::NoGradGuard no_grad;
     for (const GradientSlot& slot : slots_) {
-      if (has_lost_hook(slot)) refuse_converted(*worker_, slot);
+      if (slot.has_lost_hook()) refuse_converted(*worker_, slot);
     }
     statistics_.put_back();
     if (!window_.is_last) return;
@@ -32909,11 +33579,10 @@ auto GradientExchange::exchange() -> void {
     sync_buffers(*worker_, models_.buffers(), options_.buffers);
     if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
-    if (options_.non_finite == NonFinite::allow) return;
     if (!is_finite) {
       refuse_step(exchange_.open());
-    } else if (window_.is_refused) {
-      drop_gradients();
+    } else if (window_.is_refused && leaves_steps_out()) {
+      drop_gradients(slots_);
       before_step_.put_back();
     }
   }
@@ -32921,7 +33590,9 @@ auto GradientExchange::exchange() -> void {
 auto GradientExchange::begin_exchange() -> void {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
     const PassTerms terms{
-        .header = next_header(), .checks_finite = options_.non_finite != NonFinite::allow, .uses_host = uses_host()};
+        .header = next_header(),
+        .checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr,
+        .uses_host = uses_host()};
     exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
   }
 
@@ -32933,12 +33604,8 @@ auto GradientExchange::decide_on_overlap() -> void {
     std::int64_t allows = allows_overlap() && !schedule_.has_repeats() ? 1 : 0;
     worker_->all_reduce(buffer_of_value(allows), ReduceOp::min);
     if (allows == 0) return;
-    auto num_observed = static_cast<std::int64_t>(schedule_.observed().size());
-    worker_->broadcast(buffer_of_value(num_observed), 0);
-    std::vector<std::int64_t> order = schedule_.observed();
-    order.resize(static_cast<std::size_t>(num_observed));
-    worker_->broadcast(buffer_of(order), 0);
-    schedule_.cut(order, slots_, limits_of(options_, slots_, spans_hosts()));
+    schedule_.cut(numbers_of_first_rank(*worker_, schedule_.observed()), slots_,
+                  limits_of(options_, slots_, spans_hosts()));
     if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
     if (!thread_) {
       const auto& pool = worker_->extension<WorkerPool>().binding;
@@ -32949,13 +33616,13 @@ auto GradientExchange::decide_on_overlap() -> void {
   }
 
 auto GradientExchange::allows_overlap() const -> bool {
-    if (options_.comm_hook || !are_all_on_cpu()) return false;
+    if (options_.comm_hook || !are_all_on_cpu(slots_)) return false;
     return options_.overlap == Overlap::on || spans_hosts() || usable_cores() > worker_->local_world_size();
   }
 
 auto GradientExchange::spans_hosts() const -> bool { return worker_->local_world_size() < worker_->world_size(); }
 
-auto GradientExchange::uses_host() const -> bool { return can_share_weights() && are_all_on_cpu(); }
+auto GradientExchange::uses_host() const -> bool { return can_share_weights() && are_all_on_cpu(slots_); }
 
 auto GradientExchange::next_header() -> PassHeader {
     const ControlLane& control = worker_->control();
@@ -32976,27 +33643,24 @@ auto GradientExchange::next_header() -> PassHeader {
 
 auto GradientExchange::watches_weights() const -> bool { return options_.compare_weights && worker_->world_size() > 1; }
 
-auto GradientExchange::are_all_on_cpu() const -> bool {
-    return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
-  }
-
-auto GradientExchange::drop_gradients() -> void {
-    for (const GradientSlot& slot : slots_) {
-      slot.parameter.mutable_grad().reset();
-      if (const auto piece = slot.piece.lock(); piece && !piece->is_empty()) piece->weights.mutable_grad().reset();
-    }
+auto GradientExchange::leaves_steps_out() const -> bool {
+    return options_.non_finite == NonFinite::skip ||
+           (options_.non_finite == NonFinite::stop && loss_scaling_of(*worker_) != nullptr);
   }
 
 auto GradientExchange::refuse_step(const OpenSlots& open) -> void {
+    const auto scaling = loss_scaling_of(*worker_);
+    if (options_.non_finite == NonFinite::allow && !scaling) return;
     const std::string name = first_not_finite(open);
     if (!std::exchange(window_.is_refused, true)) clock_.count_skipped();
-    drop_gradients();
+    if (scaling) scaling->note_overflow(window_.step, name);
+    if (options_.non_finite == NonFinite::allow) return;
+    drop_gradients(slots_);
     before_step_.put_back();
+    if (scaling) return;
     const std::string what = describe_not_finite(window_.step, name);
     if (options_.non_finite == NonFinite::stop) refuse_not_finite(*worker_, what);
-    if (worker_->rank() == 0 && clock_.skipped() == 1) {
-      worker_->warn(what + "; the step is left out on all ranks, as later ones will be without a word");
-    }
+    if (clock_.skipped() == 1) warn_of_first_skipped(*worker_, what);
   }
 
 Gradients::~Gradients() {
@@ -33085,6 +33749,511 @@ Dataset from_tensors(const std::vector<std::pair<std::string, at::Tensor>>& tens
   const Dataset dataset{MemorySource{std::move(columns), "tensors in memory"}};
   return options.label.empty() ? dataset : dataset.with_label(options.label);
 }
+
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+bool is_half(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::ScalarType::Half || tensor.scalar_type() == at::ScalarType::BFloat16;
+}
+
+void follow_weights(const at::Tensor& master, const at::Tensor& weights) {
+  const at::Tensor rounded = master.to(weights.scalar_type());
+  if (at::equal(rounded, weights.detach())) return;
+  master.copy_(at::where(rounded.eq(weights.detach()), master, weights.detach().to(master.scalar_type())));
+}
+
+auto OptimizedTensor::own() const noexcept -> const at::Tensor& {
+    if (piece) return piece->updated();
+    return master.defined() ? master : whole;
+  }
+
+auto OptimizedTensor::updated_type() const -> at::ScalarType {
+    return has_master ? at::ScalarType::Float : as_real(whole.detach()).scalar_type();
+  }
+
+OptimizedGroups parameters_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  OptimizedGroups parameters;
+  std::unordered_set<const void*> seen;
+  for (const auto& group : groups) {
+    parameters.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.back().push_back({.whole = parameter});
+    }
+  }
+  return parameters;
+}
+
+std::string group_prefix(std::size_t group) { return compose("groups.{}.", group); }
+
+std::string state_prefix(std::size_t group, std::size_t index) {
+  return compose("state.{}.{}.", group, index);
+}
+
+std::string shapes_of(const std::vector<OptimizedTensor>& parameters) {
+  std::vector<std::string> shapes;
+  for (const OptimizedTensor& parameter : parameters) shapes.push_back(shape_of(parameter.whole));
+  return joined(shapes, ", ");
+}
+
+auto SaveField::operator()(std::string_view name, const at::Tensor& field) const -> void {
+    if (!field.defined()) return;
+    std::string full = prefix + std::string{name};
+    tensors.push_back(parameter.piece ? piece_state(std::move(full), shape_in_memory(parameter.whole),
+                                                    parameter.piece->begin, parameter.piece->end, field)
+                                      : whole_state(std::move(full), field));
+  }
+
+auto SaveField::operator()(std::string_view name, const std::deque<at::Tensor>& fields) const -> void {
+    for (std::size_t i = 0; i < fields.size(); ++i) (*this)(compose("{}.{}", name, i), fields[i]);
+  }
+
+auto LoadField::operator()(std::string_view name, at::Tensor& field) const -> void {
+    const StateTensor* state = saved.take(prefix + std::string{name});
+    if (state == nullptr) return;
+    found = true;
+    const SavedTensor tensor = in_order(*state);
+    if (!is_elementwise) {
+      field = tensor.whole().to(parameter.whole.device());
+    } else if (!tensor.fits(as_real(parameter.whole.detach()), parameter.updated_type())) {
+      problems.push_back(compose("\"{}\" is {} and belongs to a parameter {}{}", state->name, tensor.text(),
+                                 shape_of(parameter.whole), parameter.has_master ? " updated in f32" : ""));
+    } else if (parameter.own().defined()) {
+      field = at::empty_like(parameter.own().detach());
+      read(tensor, field);
+    }
+  }
+
+auto LoadField::operator()(std::string_view name, std::deque<at::Tensor>& fields) const -> void {
+    for (std::size_t i = 0;; ++i) {
+      at::Tensor field;
+      (*this)(compose("{}.{}", name, i), field);
+      if (!field.defined()) return;
+      fields.push_back(std::move(field));
+    }
+  }
+
+auto LoadField::read(const SavedTensor& tensor, const at::Tensor& field) const -> void {
+    if (parameter.piece) {
+      tensor.read_piece(parameter.whole, parameter.piece->begin, parameter.piece->end, field);
+    } else {
+      tensor.read_into(field);
+    }
+  }
+
+auto LoadField::in_order(const StateTensor& state) const -> SavedTensor {
+    const SavedTensor rows = saved_rows(state);
+    const Value* text = values.find(prefix + "order");
+    if (text == nullptr) return rows;
+    std::istringstream numbers{text->as<std::string>()};
+    SavedTensor tensor = rows;
+    for (std::int64_t& dim : tensor.order) numbers >> dim;
+    const auto& dims = rows.order;
+    return std::is_permutation(dims.begin(), dims.end(), tensor.order.begin()) ? tensor : rows;
+  }
+
+SharedWeightsOfWorker::~SharedWeightsOfWorker() {
+    drop_unused();
+    for (Kept& one : kept) {
+      for (at::Tensor& tensor : one.tensors) static_cast<void>(tensor.unsafeReleaseTensorImpl());
+    }
+  }
+
+auto SharedWeightsOfWorker::drop_unused() -> void {
+    std::erase_if(kept, [](const Kept& one) {
+      const bool is_unused = one.num_users->load(std::memory_order_acquire) == 0;
+      if (is_unused) Heap::give_back(one.num_users);
+      return is_unused;
+    });
+  }
+
+SharedWeights::SharedWeights(Worker& worker, std::vector<at::Tensor> parameters) : worker_(&worker),
+        exchange_(gradient_exchange_of(worker)),
+        memory_(worker.host_memory()),
+        parameters_(std::move(parameters)) {
+    refuse_other_owners();
+    if (memory_->num_hosts() > 1) send_to_hosts();
+    share();
+    cut();
+  }
+
+SharedWeights::~SharedWeights() {
+    const at::NoGradGuard no_grad;
+    try {
+      const auto exchange = exchange_.lock();
+      for (const auto& piece : pieces_) piece->weights.reset();
+      for (at::Tensor& parameter : parameters_) {
+        GradientSlot* slot = exchange == nullptr ? nullptr : exchange->find(parameter);
+        const bool is_known = slot != nullptr && slot->storage.is_of(parameter);
+        parameter.set_data(parameter.detach().clone());
+        if (is_known) slot->storage = StorageMark{parameter};  // that it was moved, nobody need be told
+      }
+      if (num_users_ != nullptr) num_users_->fetch_sub(1, std::memory_order_release);
+    } catch (...) {  // no memory: the weights stay shared, and nobody updates them any more
+    }
+  }
+
+auto SharedWeights::shareable(const at::Tensor& parameter) -> bool {
+    const at::ScalarType type = parameter.scalar_type();
+    const bool is_known = type == at::ScalarType::Float || type == at::ScalarType::Double ||
+                          type == at::ScalarType::Half || type == at::ScalarType::BFloat16;
+    return is_known && parameter.is_cpu() && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
+           parameter.is_non_overlapping_and_dense();
+  }
+
+auto SharedWeights::is_copy() const noexcept -> bool { return memory_->host() > 0; }
+
+auto SharedWeights::begin_update(const UpdateSettings& settings) -> void {
+    for (std::size_t index = 0; index < parameters_.size(); ++index) {
+      if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
+      if (pieces_[index]->is_mixed && pieces_[index]->updated().grad().defined()) refuse_mixed(parameters_[index]);
+      pieces_[index]->is_spent = true;
+    }
+    // A digest, for a record is small and groups may be many.
+    const std::uint64_t own = settings.hash();
+    memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
+    for (int rank = 0; rank < memory_->size(); ++rank) {
+      const auto record = memory_->record_of(rank);
+      if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
+      memory_->add_step();
+      const auto texts = show_texts(*memory_, settings.text());
+      memory_->step({});
+      throw ConfigError{compose(
+          "optimizer.step() on rank {}/{}: the ranks have other options of the optimizer: {}; one copy of the weights "
+          "is updated by all ranks, so set them alike everywhere",
+          worker_->rank(), worker_->world_size(), difference_of_settings(texts, memory_->host() * memory_->size()))};
+    }
+  }
+
+auto SharedWeights::end_update() -> void {
+    memory_->step({});
+    // What a backward pass has kept of the old weights is now recognised as outdated, as after any update in place.
+    for (const at::Tensor& parameter : parameters_) torch::autograd::impl::bump_version(parameter);
+  }
+
+auto SharedWeights::refuse_other_owners() const -> void {
+    for (const at::Tensor& parameter : parameters_) {
+      // A parameter that was made as a view keeps what it is a view of.
+      const std::size_t num_known = parameter.is_view() && parameter._base().use_count() == 1 ? 2 : 1;
+      if (parameter.storage().use_count() <= num_known) continue;
+      throw ConfigError{compose(
+          "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
+          "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
+          ".clone(), or call prepare_optimizer() first",
+          worker_->rank(), worker_->world_size(), name_of(parameter))};
+    }
+  }
+
+auto SharedWeights::refuse_replaced(const at::Tensor& parameter) const -> void {
+    throw ConfigError{compose(
+        "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
+        "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
+        "prepare_optimizer(), or copy them with copy_() on the first rank of each host",
+        worker_->rank(), worker_->world_size(), name_of(parameter))};
+  }
+
+auto SharedWeights::refuse_mixed(const at::Tensor& parameter) const -> void {
+    throw ConfigError{compose(
+        "optimizer.step() on rank {}/{}: the gradient of \"{}\" still holds that of the step before. The gradients of "
+        "a prepared optimizer are divided among the ranks, so that zero_grad() of the model does not reach them: call "
+        "zero_grad() of the optimizer in each step",
+        worker_->rank(), worker_->world_size(), name_of(parameter))};
+  }
+
+auto SharedWeights::name_of(const at::Tensor& parameter) const -> std::string {
+    const GradientSlot* slot = gradient_exchange_of(*worker_)->find(parameter);
+    return slot == nullptr ? "?" : slot->name;
+  }
+
+auto SharedWeights::send_to_hosts() -> void {
+    std::vector<NamedTensor> weights;
+    for (const at::Tensor& parameter : parameters_) weights.push_back({.tensor = parameter});
+    const at::NoGradGuard no_grad;
+    broadcast_all(*worker_, weights);
+  }
+
+auto SharedWeights::share() -> void {
+    const at::NoGradGuard no_grad;
+    const int here = 0;
+    const bool sees_all = memory_->place_of(&here) != 0;
+    const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
+    auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
+    if (table == nullptr) throw Error{no_room};
+    for (std::size_t index = 0; index < parameters_.size() && memory_->rank() == 0; ++index) {
+      at::Tensor& parameter = parameters_[index];
+      table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
+    }
+    if (!sees_all && memory_->rank() == 0) num_users_ = keep_for_others();
+    std::array<std::uint64_t, 2> places{memory_->place_of(table),
+                                        num_users_ == nullptr ? 0 : memory_->place_of(num_users_)};
+    memory_->begin(Purpose::weights, std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
+    if (memory_->rank() != 0) {
+      std::memcpy(places.data(), memory_->record_of(0).data(), sizeof places);
+      const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, places[0]));
+      if (places[1] != 0) num_users_ = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_->at(0, places[1]));
+      for (std::size_t index = 0; index < parameters_.size(); ++index) {
+        at::Tensor& parameter = parameters_[index];
+        if (sees_all) {
+          parameter.set_data(reinterpret_cast<const at::Tensor*>(theirs[index])->detach());
+        } else {
+          parameter.set_data(at::from_blob(memory_->at(0, theirs[index]), parameter.sizes(), parameter.strides(),
+                                           at::TensorOptions{}.dtype(parameter.scalar_type())));
+        }
+      }
+    }
+    memory_->step({});
+    memory_->heap()->deallocate(table);
+    memory_->heap()->trim();  // of what the private weights have taken
+    for (const at::Tensor& parameter : parameters_) addresses_.push_back(parameter.data_ptr());
+  }
+
+auto SharedWeights::place_for_all(at::Tensor& parameter) -> std::uint64_t {
+    if (memory_->place_of(parameter.data_ptr()) == 0) {
+      const std::size_t size_bytes =
+          static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(parameter.element_size());
+      void* memory = memory_->heap()->allocate(size_bytes);
+      if (memory == nullptr) throw Error{no_room};
+      const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,
+                                             at::TensorOptions{}.dtype(parameter.scalar_type()));
+      moved.copy_(parameter.detach());
+      parameter.set_data(moved);
+    }
+    return memory_->place_of(parameter.data_ptr());
+  }
+
+auto SharedWeights::keep_for_others() -> std::atomic<std::uint32_t>* {
+    void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
+    if (memory == nullptr) throw Error{no_room};
+    auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(memory_->size())};
+    SharedWeightsOfWorker::Kept kept{.num_users = num_users};
+    for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());
+    auto& all = worker_->extension<SharedWeightsOfWorker>();
+    all.drop_unused();
+    all.kept.push_back(std::move(kept));
+    return num_users;
+  }
+
+auto SharedWeights::cut() -> void {
+    std::vector<std::int64_t> counts;
+    for (const at::Tensor& parameter : parameters_) counts.push_back(parameter.numel());
+    RankPart part{counts, memory_->rank(), memory_->size()};
+    for (const at::Tensor& parameter : parameters_) {
+      auto piece = std::make_shared<GradientPiece>();
+      piece->is_copy = is_copy();
+      std::tie(piece->begin, piece->end) = part.next(parameter.numel());
+      if (!piece->is_empty()) {
+        piece->weights =
+            parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
+      }
+      GradientSlot& slot = *gradient_exchange_of(*worker_)->find(parameter);
+      slot.piece = piece;
+      slot.storage = StorageMark{parameter};  // all ranks have moved there together
+      pieces_.push_back(std::move(piece));
+    }
+  }
+
+auto Models::turns(int rank) const -> std::pair<int, int> {
+    int mine = 0;
+    std::ptrdiff_t most = 1;
+    for (std::size_t other = 0; other < processes.size(); ++other) {
+      if (static_cast<int>(other) < rank && processes[other] == processes[static_cast<std::size_t>(rank)]) ++mine;
+      most = std::max(most, std::count(processes.begin(), processes.end(), processes[other]));
+    }
+    return {mine, static_cast<int>(most)};
+  }
+
+Models& models_of(Worker& worker) {
+  auto& models = worker.extension<Models>();
+  if (models.processes.empty()) {
+    const std::vector<std::int64_t> mine{process_token()};
+    models.processes = worker.world_size() == 1 ? mine : gather_values(worker, Topic::processes, mine);
+    check_backward_works(worker);
+    apply_thread_budget_to_process(worker);
+  }
+  return models;
+}
+
+void seed_apart(Worker& worker) {
+  const Models& models = models_of(worker);
+  if (worker.world_size() == 1) return;  // the numbers that a program without Railyard would draw
+  const std::uint64_t use = (models.built << 32U) + static_cast<std::uint64_t>(worker.rank()) + 1;
+  const std::uint64_t seed = derive_seed(worker.seed(), use);
+  if (models.turns(worker.rank()).first == 0) torch::manual_seed(seed);
+  const auto [turn, turns] = models.turns(worker.rank());
+  if (gpu_of_thread() && turns > 1) worker.barrier();  // it has seeded the GPUs of all
+  if (turn > 0) seed_gpu(seed);
+}
+
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+
+GradScaler::GradScaler(Worker& worker, const GradScalerOptions& options) : worker_(&worker), options_(options), scale_(options.init_scale) {
+    check_options();
+    if (!options.enabled) return;
+    auto& scalings = worker.extension<detail::LossScalings>();
+    if (!scalings.current.expired()) {
+      throw ConfigError{detail::compose(
+          "GradScaler on rank {}/{}: the worker has one already, and all its models are exchanged together: use that "
+          "for all losses and optimizers",
+          worker.rank(), worker.world_size())};
+    }
+    scaling_ = std::make_shared<detail::LossScaling>();
+    scalings.current = scaling_;
+    scalings.has_any = true;
+    tell_scale();
+  }
+
+auto GradScaler::scale(const at::Tensor& loss) -> at::Tensor {
+    if (!is_enabled()) return loss;
+    scaling_->is_scaled = true;
+    return (detail::is_half(loss) ? loss.to(at::ScalarType::Float) : loss) * scale_;
+  }
+
+auto GradScaler::scale() const noexcept -> double { return is_enabled() ? scale_ : 1; }
+
+auto GradScaler::unscale_(torch::optim::Optimizer& optimizer) -> void {
+    if (!is_enabled()) return;
+    begin_unscale(&optimizer, "unscale_()");
+    refuse_half(optimizer.param_groups());
+    const std::vector<at::Tensor> gradients = gradients_of(optimizer);
+    const at::NoGradGuard no_grad;
+    if (!scaling_->is_overflow && !gradients.empty()) at::_foreach_mul_(gradients, 1 / scale_);
+    scaling_->unscaled.push_back(&optimizer);
+  }
+
+auto GradScaler::step(torch::optim::Optimizer& optimizer) -> bool { return step_by(optimizer, &optimizer); }
+
+auto GradScaler::update() -> void {
+    if (!is_enabled()) return;
+    if (scaling_->stepped.empty()) refuse("update()", "there was no step(optimizer) since the last update()");
+    if (scaling_->is_overflow) {
+      const double before = scale_;
+      scale_ = std::max(scale_ * options_.backoff_factor, double{std::numeric_limits<float>::min()});
+      num_good_ = 0;
+      ++num_skipped_;
+      tell_scale();
+      scaling_->begin();
+      return tell_if_no_overflow(before);
+    }
+    num_skipped_ = 0;
+    if (++num_good_ == options_.growth_interval) {
+      const double grown = scale_ * options_.growth_factor;
+      if (grown <= double{std::numeric_limits<float>::max()}) scale_ = grown;
+      num_good_ = 0;
+    }
+    tell_scale();
+    scaling_->begin();
+  }
+
+auto GradScaler::state() const -> State {
+    return {{"scale", scale_}, {"growth_tracker", num_good_}, {"num_skipped", num_skipped_}};
+  }
+
+auto GradScaler::load_state(const State& state) -> void {
+    scale_ = state.at("scale").number();
+    num_good_ = state.at("growth_tracker").as<std::int64_t>();
+    num_skipped_ = state.at("num_skipped").as<std::int64_t>();
+    if (is_enabled()) tell_scale();
+  }
+
+auto GradScaler::check_options() const -> void {
+    const auto check = [this](bool holds, std::string_view what, double value, std::string_view must) {
+      if (holds) return;
+      throw ConfigError{detail::compose("GradScaler on rank {}/{}: GradScalerOptions::{} is {}: it must be {}",
+                                        worker_->rank(), worker_->world_size(), what, value, must)};
+    };
+    const GradScalerOptions& o = options_;
+    check(o.init_scale > 0 && o.init_scale <= double{std::numeric_limits<float>::max()}, "init_scale", o.init_scale,
+          "more than 0, and finite");
+    check(o.growth_factor > 1 && std::isfinite(o.growth_factor), "growth_factor", o.growth_factor, "more than 1");
+    check(o.backoff_factor > 0 && o.backoff_factor < 1, "backoff_factor", o.backoff_factor, "between 0 and 1");
+    check(o.growth_interval > 0, "growth_interval", static_cast<double>(o.growth_interval), "1 or more");
+    check(o.most_skipped > 0, "most_skipped", static_cast<double>(o.most_skipped), "1 or more");
+  }
+
+auto GradScaler::refuse(std::string_view call, std::string_view why) const -> void {
+    throw ConfigError{
+        detail::compose("GradScaler: {} on rank {}/{}: {}. Call, once in a step: scaler.scale(loss).backward(), "
+                        "scaler.unscale_(optimizer) if gradients are clipped, scaler.step(optimizer), and "
+                        "scaler.update() after all optimizers",
+                        call, worker_->rank(), worker_->world_size(), why)};
+  }
+
+auto GradScaler::begin_unscale(const void* optimizer, std::string_view call) const -> void {
+    detail::gradient_exchange_of(*worker_)->check_complete(call);
+    if (!scaling_->is_scaled) refuse(call, "no loss was scaled since the last update()");
+    if (detail::LossScaling::has(scaling_->stepped, optimizer)) {
+      refuse(call, "the optimizer has made its step since the last update()");
+    }
+    if (detail::LossScaling::has(scaling_->unscaled, optimizer)) {
+      refuse(call, "the optimizer's gradients have been divided by the scale already");
+    }
+  }
+
+auto GradScaler::refuse_half(const std::vector<torch::optim::OptimizerParamGroup>& groups) const -> void {
+    for (const auto& group : groups) {
+      for (const at::Tensor& tensor : group.params()) {
+        if (tensor.scalar_type() != at::ScalarType::Half) continue;
+        throw ConfigError{
+            detail::compose("GradScaler on rank {}/{}: an optimizer has a weight of type f16 ({}), in which gradients "
+                            "vanish once they are divided by the scale: keep weights in f32 and compute in f16 by "
+                            "Autocast, or use prepare_optimizer with PreparedOptimizerOptions::master_weights",
+                            worker_->rank(), worker_->world_size(), detail::shape_of(tensor))};
+      }
+    }
+  }
+
+auto GradScaler::gradients_of(torch::optim::Optimizer& optimizer) const -> std::vector<at::Tensor> {
+    const auto& exchange = detail::gradient_exchange_of(*worker_);
+    std::vector<at::Tensor> gradients;
+    std::unordered_set<const void*> seen;
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+        if (exchange->find(parameter) == nullptr) {
+          throw ConfigError{
+              detail::compose("GradScaler on rank {}/{}: an optimizer has a parameter {} of no prepared model, of "
+                              "whose gradient nobody "
+                              "knows whether it overflows: call prepare_model() for all that is trained",
+                              worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
+        }
+        exchange->check_complete(parameter, "unscale_()");
+        gradients.push_back(parameter.grad());
+      }
+    }
+    return gradients;
+  }
+
+auto GradScaler::tell_scale() const -> void { worker_->extension<detail::UpdateDigest>().add_scale(scale_); }
+
+auto GradScaler::tell_if_no_overflow(double before) -> void {
+    const bool is_small = scale_ < 1 && before >= 1;
+    if (!is_small && num_skipped_ != options_.most_skipped) return;
+    const std::string what = detail::compose(
+        "step {}: the gradient{} is not finite, as those of the last {} steps were not, with a loss that the "
+        "GradScaler "
+        "has come to scale by {} only: that is no overflow of f16",
+        scaling_->step, scaling_->parameter.empty() ? "" : detail::compose(" of \"{}\"", scaling_->parameter),
+        num_skipped_, before);
+    if (detail::gradient_exchange_of(*worker_)->non_finite() == NonFinite::stop) {
+      detail::refuse_not_finite(*worker_, what);
+    }
+    if (worker_->rank() != 0 || has_told_) return;
+    has_told_ = true;
+    worker_->warn(what + ". Look for NaNs in the data, lower the learning rate or clip; steps go on being left out");
+  }
 
 }
 
@@ -33989,366 +35158,181 @@ Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions opti
 namespace railyard::inline v0_1 {
 namespace detail {
 
-auto Models::turns(int rank) const -> std::pair<int, int> {
-    int mine = 0;
-    std::ptrdiff_t most = 1;
-    for (std::size_t other = 0; other < processes.size(); ++other) {
-      if (static_cast<int>(other) < rank && processes[other] == processes[static_cast<std::size_t>(rank)]) ++mine;
-      most = std::max(most, std::count(processes.begin(), processes.end(), processes[other]));
-    }
-    return {mine, static_cast<int>(most)};
+auto AutocastState::is_enabled() const noexcept -> bool { return cpu.is_enabled || cuda.is_enabled; }
+
+auto AutocastState::apply() const -> void {
+    cpu.apply(at::DeviceType::CPU);
+    cuda.apply(at::DeviceType::CUDA);
+    at::autocast::set_autocast_cache_enabled(keeps_casts);
   }
 
-Models& models_of(Worker& worker) {
-  auto& models = worker.extension<Models>();
-  if (models.processes.empty()) {
-    const std::vector<std::int64_t> mine{process_token()};
-    models.processes = worker.world_size() == 1 ? mine : gather_values(worker, Topic::processes, mine);
-    check_backward_works(worker);
-    apply_thread_budget_to_process(worker);
-  }
-  return models;
-}
-
-void seed_apart(Worker& worker) {
-  const Models& models = models_of(worker);
-  if (worker.world_size() == 1) return;  // the numbers that a program without Railyard would draw
-  const std::uint64_t use = (models.built << 32U) + static_cast<std::uint64_t>(worker.rank()) + 1;
-  const std::uint64_t seed = derive_seed(worker.seed(), use);
-  if (models.turns(worker.rank()).first == 0) torch::manual_seed(seed);
-  const auto [turn, turns] = models.turns(worker.rank());
-  if (gpu_of_thread() && turns > 1) worker.barrier();  // it has seeded the GPUs of all
-  if (turn > 0) seed_gpu(seed);
-}
-
-auto OptimizedTensor::own() const noexcept -> const at::Tensor& { return piece ? piece->weights : whole; }
-
-OptimizedGroups parameters_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
-  OptimizedGroups parameters;
-  std::unordered_set<const void*> seen;
-  for (const auto& group : groups) {
-    parameters.emplace_back();
-    for (const at::Tensor& parameter : group.params()) {
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.back().push_back({.whole = parameter});
-    }
-  }
-  return parameters;
-}
-
-std::string group_prefix(std::size_t group) { return compose("groups.{}.", group); }
-
-std::string state_prefix(std::size_t group, std::size_t index) {
-  return compose("state.{}.{}.", group, index);
-}
-
-std::string shapes_of(const std::vector<OptimizedTensor>& parameters) {
-  std::vector<std::string> shapes;
-  for (const OptimizedTensor& parameter : parameters) shapes.push_back(shape_of(parameter.whole));
-  return joined(shapes, ", ");
-}
-
-auto SaveField::operator()(std::string_view name, const at::Tensor& field) const -> void {
-    if (!field.defined()) return;
-    std::string full = prefix + std::string{name};
-    tensors.push_back(parameter.piece ? piece_state(std::move(full), shape_in_memory(parameter.whole),
-                                                    parameter.piece->begin, parameter.piece->end, field)
-                                      : whole_state(std::move(full), field));
+ReplayedAutocast::ReplayedAutocast(const AutocastState& then) {
+    forget_casts();
+    then.apply();
+    at::autocast::increment_nesting();
   }
 
-auto SaveField::operator()(std::string_view name, const std::deque<at::Tensor>& fields) const -> void {
-    for (std::size_t i = 0; i < fields.size(); ++i) (*this)(compose("{}.{}", name, i), fields[i]);
+ReplayedAutocast::~ReplayedAutocast() {
+    forget_casts();
+    at::autocast::decrement_nesting();
+    before_.apply();
   }
 
-auto LoadField::operator()(std::string_view name, at::Tensor& field) const -> void {
-    const StateTensor* state = saved.take(prefix + std::string{name});
-    if (state == nullptr) return;
-    found = true;
-    const SavedTensor tensor = in_order(*state);
-    if (!is_elementwise) {
-      field = tensor.whole().to(parameter.whole.device());
-    } else if (!tensor.fits(as_real(parameter.whole.detach()))) {
-      problems.push_back(
-          compose("\"{}\" is {} and belongs to a parameter {}", state->name, tensor.text(), shape_of(parameter.whole)));
-    } else if (parameter.own().defined()) {
-      field = at::empty_like(parameter.own().detach());
-      read(tensor, field);
+NoKeptCasts::NoKeptCasts() { at::autocast::set_autocast_cache_enabled(false); }
+
+NoKeptCasts::~NoKeptCasts() { at::autocast::set_autocast_cache_enabled(before_); }
+
+auto DrawnNumbers::begin(const std::vector<at::Tensor>& inputs) -> void {
+    add(at::Device{at::kCPU});
+    for (const at::Tensor& input : inputs) {
+      if (input.is_cuda()) add(input.device());
     }
   }
 
-auto LoadField::operator()(std::string_view name, std::deque<at::Tensor>& fields) const -> void {
-    for (std::size_t i = 0;; ++i) {
-      at::Tensor field;
-      (*this)(compose("{}.{}", name, i), field);
-      if (!field.defined()) return;
-      fields.push_back(std::move(field));
-    }
-  }
-
-auto LoadField::read(const SavedTensor& tensor, const at::Tensor& field) const -> void {
-    if (parameter.piece) {
-      tensor.read_piece(parameter.whole, parameter.piece->begin, parameter.piece->end, field);
-    } else {
-      tensor.read_into(field);
-    }
-  }
-
-auto LoadField::in_order(const StateTensor& state) const -> SavedTensor {
-    const SavedTensor rows = saved_rows(state);
-    const Value* text = values.find(prefix + "order");
-    if (text == nullptr) return rows;
-    std::istringstream numbers{text->as<std::string>()};
-    SavedTensor tensor = rows;
-    for (std::int64_t& dim : tensor.order) numbers >> dim;
-    const auto& dims = rows.order;
-    return std::is_permutation(dims.begin(), dims.end(), tensor.order.begin()) ? tensor : rows;
-  }
-
-SharedWeightsOfWorker::~SharedWeightsOfWorker() {
-    drop_unused();
-    for (Kept& one : kept) {
-      for (at::Tensor& tensor : one.tensors) static_cast<void>(tensor.unsafeReleaseTensorImpl());
-    }
-  }
-
-auto SharedWeightsOfWorker::drop_unused() -> void {
-    std::erase_if(kept, [](const Kept& one) {
-      const bool is_unused = one.num_users->load(std::memory_order_acquire) == 0;
-      if (is_unused) Heap::give_back(one.num_users);
-      return is_unused;
+auto DrawnNumbers::end() -> void {
+    std::erase_if(drawn_, [](Drawn& one) {
+      one.after = state_of(one.device);
+      return at::equal(one.before, one.after);
     });
   }
 
-SharedWeights::SharedWeights(Worker& worker, std::vector<at::Tensor> parameters) : worker_(&worker),
-        exchange_(gradient_exchange_of(worker)),
-        memory_(worker.host_memory()),
-        parameters_(std::move(parameters)) {
-    refuse_other_owners();
-    if (memory_->num_hosts() > 1) send_to_hosts();
-    share();
-    cut();
-  }
-
-SharedWeights::~SharedWeights() {
-    const at::NoGradGuard no_grad;
-    try {
-      const auto exchange = exchange_.lock();
-      for (const auto& piece : pieces_) piece->weights.reset();
-      for (at::Tensor& parameter : parameters_) {
-        GradientSlot* slot = exchange == nullptr ? nullptr : exchange->find(parameter);
-        const bool is_known = slot != nullptr && slot->storage.is_of(parameter);
-        parameter.set_data(parameter.detach().clone());
-        if (is_known) slot->storage = StorageMark{parameter};  // that it was moved, nobody need be told
-      }
-      if (num_users_ != nullptr) num_users_->fetch_sub(1, std::memory_order_release);
-    } catch (...) {  // no memory: the weights stay shared, and nobody updates them any more
-    }
-  }
-
-auto SharedWeights::shareable(const at::Tensor& parameter) -> bool {
-    const at::ScalarType type = parameter.scalar_type();
-    const bool is_known = type == at::ScalarType::Float || type == at::ScalarType::Double ||
-                          type == at::ScalarType::Half || type == at::ScalarType::BFloat16;
-    return is_known && parameter.is_cpu() && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
-           parameter.is_non_overlapping_and_dense();
-  }
-
-auto SharedWeights::is_copy() const noexcept -> bool { return memory_->host() > 0; }
-
-auto SharedWeights::begin_update(const UpdateSettings& settings) -> void {
-    for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
-      if (pieces_[index]->is_mixed && pieces_[index]->weights.grad().defined()) refuse_mixed(parameters_[index]);
-      pieces_[index]->is_spent = true;
-    }
-    // A digest, for a record is small and groups may be many.
-    const std::uint64_t own = settings.hash();
-    memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
-    for (int rank = 0; rank < memory_->size(); ++rank) {
-      const auto record = memory_->record_of(rank);
-      if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
-      memory_->add_step();
-      const auto texts = show_texts(*memory_, settings.text());
-      memory_->step({});
-      throw ConfigError{compose(
-          "optimizer.step() on rank {}/{}: the ranks have other options of the optimizer: {}; one copy of the weights "
-          "is updated by all ranks, so set them alike everywhere",
-          worker_->rank(), worker_->world_size(), difference_of_settings(texts, memory_->host() * memory_->size()))};
-    }
-  }
-
-auto SharedWeights::end_update() -> void {
-    memory_->step({});
-    // What a backward pass has kept of the old weights is now recognised as outdated, as after any update in place.
-    for (const at::Tensor& parameter : parameters_) torch::autograd::impl::bump_version(parameter);
-  }
-
-auto SharedWeights::refuse_other_owners() const -> void {
-    for (const at::Tensor& parameter : parameters_) {
-      // A parameter that was made as a view keeps what it is a view of.
-      const std::size_t num_known = parameter.is_view() && parameter._base().use_count() == 1 ? 2 : 1;
-      if (parameter.storage().use_count() <= num_known) continue;
-      throw ConfigError{compose(
-          "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
-          "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
-          ".clone(), or call prepare_optimizer() first",
-          worker_->rank(), worker_->world_size(), name_of(parameter))};
-    }
-  }
-
-auto SharedWeights::refuse_replaced(const at::Tensor& parameter) const -> void {
-    throw ConfigError{compose(
-        "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
-        "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
-        "prepare_optimizer(), or copy them with copy_() on the first rank of each host",
-        worker_->rank(), worker_->world_size(), name_of(parameter))};
-  }
-
-auto SharedWeights::refuse_mixed(const at::Tensor& parameter) const -> void {
-    throw ConfigError{compose(
-        "optimizer.step() on rank {}/{}: the gradient of \"{}\" still holds that of the step before. The gradients of "
-        "a prepared optimizer are divided among the ranks, so that zero_grad() of the model does not reach them: call "
-        "zero_grad() of the optimizer in each step",
-        worker_->rank(), worker_->world_size(), name_of(parameter))};
-  }
-
-auto SharedWeights::name_of(const at::Tensor& parameter) const -> std::string {
-    const GradientSlot* slot = gradient_exchange_of(*worker_)->find(parameter);
-    return slot == nullptr ? "?" : slot->name;
-  }
-
-auto SharedWeights::send_to_hosts() -> void {
-    std::vector<NamedTensor> weights;
-    for (const at::Tensor& parameter : parameters_) weights.push_back({.tensor = parameter});
-    const at::NoGradGuard no_grad;
-    broadcast_all(*worker_, weights);
-  }
-
-auto SharedWeights::share() -> void {
-    const at::NoGradGuard no_grad;
-    const int here = 0;
-    const bool sees_all = memory_->place_of(&here) != 0;
-    const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
-    auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
-    if (table == nullptr) throw Error{no_room};
-    for (std::size_t index = 0; index < parameters_.size() && memory_->rank() == 0; ++index) {
-      at::Tensor& parameter = parameters_[index];
-      table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
-    }
-    if (!sees_all && memory_->rank() == 0) num_users_ = keep_for_others();
-    std::array<std::uint64_t, 2> places{memory_->place_of(table),
-                                        num_users_ == nullptr ? 0 : memory_->place_of(num_users_)};
-    memory_->begin(Purpose::weights, std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
-    if (memory_->rank() != 0) {
-      std::memcpy(places.data(), memory_->record_of(0).data(), sizeof places);
-      const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, places[0]));
-      if (places[1] != 0) num_users_ = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_->at(0, places[1]));
-      for (std::size_t index = 0; index < parameters_.size(); ++index) {
-        at::Tensor& parameter = parameters_[index];
-        if (sees_all) {
-          parameter.set_data(reinterpret_cast<const at::Tensor*>(theirs[index])->detach());
-        } else {
-          parameter.set_data(at::from_blob(memory_->at(0, theirs[index]), parameter.sizes(), parameter.strides(),
-                                           at::TensorOptions{}.dtype(parameter.scalar_type())));
-        }
+DrawnNumbers::Replay::Replay(const DrawnNumbers& numbers) : drawn_(&numbers.drawn_) {
+      for (const Drawn& one : *drawn_) {
+        now_.push_back(state_of(one.device));
+        set(one.device, one.before);
       }
     }
-    memory_->step({});
-    memory_->heap()->deallocate(table);
-    memory_->heap()->trim();  // of what the private weights have taken
-    for (const at::Tensor& parameter : parameters_) addresses_.push_back(parameter.data_ptr());
-  }
 
-auto SharedWeights::place_for_all(at::Tensor& parameter) -> std::uint64_t {
-    if (memory_->place_of(parameter.data_ptr()) == 0) {
-      const std::size_t size_bytes =
-          static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(parameter.element_size());
-      void* memory = memory_->heap()->allocate(size_bytes);
-      if (memory == nullptr) throw Error{no_room};
-      const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,
-                                             at::TensorOptions{}.dtype(parameter.scalar_type()));
-      moved.copy_(parameter.detach());
-      parameter.set_data(moved);
+DrawnNumbers::Replay::~Replay() {
+      for (std::size_t i = 0; i < now_.size(); ++i) set((*drawn_)[i].device, now_[i]);
     }
-    return memory_->place_of(parameter.data_ptr());
-  }
 
-auto SharedWeights::keep_for_others() -> std::atomic<std::uint32_t>* {
-    void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
-    if (memory == nullptr) throw Error{no_room};
-    auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(memory_->size())};
-    SharedWeightsOfWorker::Kept kept{.num_users = num_users};
-    for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());
-    auto& all = worker_->extension<SharedWeightsOfWorker>();
-    all.drop_unused();
-    all.kept.push_back(std::move(kept));
-    return num_users;
-  }
-
-auto SharedWeights::cut() -> void {
-    std::vector<std::int64_t> counts;
-    for (const at::Tensor& parameter : parameters_) counts.push_back(parameter.numel());
-    RankPart part{counts, memory_->rank(), memory_->size()};
-    for (const at::Tensor& parameter : parameters_) {
-      auto piece = std::make_shared<GradientPiece>();
-      piece->is_copy = is_copy();
-      std::tie(piece->begin, piece->end) = part.next(parameter.numel());
-      if (!piece->is_empty()) {
-        piece->weights =
-            parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
+auto DrawnNumbers::Replay::check() const -> void {
+      for (const Drawn& one : *drawn_) {
+        const at::Tensor end = state_of(one.device);
+        if (at::equal(end, one.after) || at::equal(end, one.before)) continue;
+        throw ConfigError{
+            "recompute(): the function has drawn other random numbers in backward() than before, so that its gradients "
+            "would be those of another dropout. Threads of a process draw from one generator: let workers be processes "
+            "(ry::Processes), and let the function draw equally often each time"};
       }
-      GradientSlot& slot = *gradient_exchange_of(*worker_)->find(parameter);
-      slot.piece = piece;
-      slot.storage = StorageMark{parameter};  // all ranks have moved there together
-      pieces_.push_back(std::move(piece));
     }
+
+auto DrawnNumbers::add(at::Device device) -> void {
+    const auto is_it = [&](const Drawn& one) { return one.device == device; };
+    if (std::any_of(drawn_.begin(), drawn_.end(), is_it)) return;
+    drawn_.push_back({.device = device, .before = state_of(device)});
   }
 
-Evaluating::Evaluating(torch::nn::Module& module) {
-    for (const auto& part : module.modules()) was_training_.emplace_back(part, part->is_training());
-    module.eval();
+auto DrawnNumbers::state_of(at::Device device) -> at::Tensor {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock{generator.mutex()};
+    return generator.get_state();
   }
 
-Evaluating::~Evaluating() {
-    for (const auto& [part, was_training] : was_training_) part->train(was_training);  // of parts after the whole
+auto DrawnNumbers::set(at::Device device, const at::Tensor& state) -> void {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock{generator.mutex()};
+    generator.set_state(state);
   }
 
-std::string difference_of_tensors(Worker& worker, const torch::nn::Module& module) {
-  const auto tensors = tensors_of(module);
-  check_structure(worker, tensors);
-  if (tensors.empty()) return "";
-  std::vector<std::int64_t> hashes;
-  for (const NamedTensor& named : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of({named})));
-  const auto all = gather_values(worker, Topic::replica_weights, hashes);
-  for (std::size_t entry = hashes.size(); entry < all.size(); ++entry) {
-    const std::size_t index = entry % hashes.size();
-    if (all[entry] == all[index]) continue;
-    return compose("the {} of rank {} has other values than that of rank 0{}", describe(tensors[index]),
-                   entry / hashes.size(),
-                   tensors[index].is_parameter ? ": did something but the optimizer write to it?"
-                                               : ": ModelOptions::buffers can keep them equal");
+auto RecomputedSegment::run(at::TensorList known) const -> Tensors {
+    Tensors inputs;
+    std::size_t next = 0;
+    for (const bool is_one : is_defined) inputs.push_back(is_one ? known[next++] : at::Tensor{});
+    return compute(inputs);
   }
-  return "";
-}
 
-std::string difference_of_outputs(Worker& worker, const at::Tensor& output) {
-  const auto shapes = gather_texts(worker, Topic::replica_shapes, shape_of(output));
-  for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
-    if (shapes[rank] == shapes[0]) continue;
-    return compose("rank {} computes {} and rank 0 {}", rank, shapes[rank], shapes[0]);
+auto RecomputeFunction::forward(torch::autograd::AutogradContext* ctx, const c10::intrusive_ptr<RecomputedSegment>& segment,
+                         at::TensorList inputs) -> Tensors {
+    ctx->set_materialize_grads(false);
+    ctx->save_for_backward(inputs.vec());
+    ctx->saved_data["segment"] = c10::IValue::make_capsule(segment);
+    std::vector<std::int64_t> versions;
+    for (const at::Tensor& input : inputs) versions.push_back(version_of(input));
+    Tensors outputs;
+    {
+      std::optional<NoKeptCasts> no_casts;
+      if (segment->autocast.is_enabled()) no_casts.emplace();
+      segment->numbers.begin(inputs.vec());
+      outputs = segment->run(inputs);
+      segment->numbers.end();
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (version_of(inputs[i]) != versions[i]) refuse_changed(inputs[i]);
+    }
+    for (const at::Tensor& output : outputs) {
+      if (!output.defined()) {
+        throw ConfigError{"recompute(): the function has returned an undefined tensor: leave it out"};
+      }
+      segment->shapes.push_back(shape_of(output));
+    }
+    return outputs;
   }
-  const at::Tensor own = as_real(output).contiguous().to(at::ScalarType::Double);
-  const at::Tensor first = own.clone();
-  worker.broadcast(buffer_of(first), 0);
-  const double size = own.numel() == 0 ? 0 : first.nan_to_num(0, 0, 0).abs().max().item<double>();
-  const bool is_close = own.allclose(first, 0, 1e-4 * size, /*equal_nan=*/true);
-  const double distance = is_close ? 0 : std::abs((own - first).abs().max().item<double>());  // no -nan
-  const auto different = gather_values<double>(worker, Topic::replica_outputs, {is_close ? 0.0 : 1.0, distance});
-  for (std::size_t at = 2; at < different.size(); at += 2) {
-    if (different[at] == 0) continue;
-    return compose("the output of rank {} is off rank 0's by {}", at / 2, different[at + 1]);
+
+auto RecomputeFunction::backward(torch::autograd::AutogradContext* ctx, const Tensors& gradients) -> Tensors {
+    refuse_second_derivative();
+    const auto capsule = ctx->saved_data["segment"].toCapsule();
+    const auto& segment = static_cast<const RecomputedSegment&>(*capsule);
+    Tensors inputs;
+    for (const at::Tensor& input : ctx->get_saved_variables()) {
+      inputs.push_back(input.detach().set_requires_grad(input.requires_grad()));
+    }
+    RunningStatistics statistics;
+    statistics.keep(segment.modules, RunningStatistics::Of::all_modules);
+    const Tensors outputs = compute_again(segment, inputs);
+    check_shapes(segment, outputs);
+    Tensors roots;
+    Tensors root_gradients;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
+      roots.push_back(outputs[i]);
+      root_gradients.push_back(gradients[i]);
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
+    statistics.put_back();
+    Tensors results{at::Tensor{}};  // for the segment
+    for (const at::Tensor& input : inputs) results.push_back(input.grad());
+    return results;
   }
-  return "";
-}
+
+auto RecomputeFunction::compute_again(const RecomputedSegment& segment, const Tensors& inputs) -> Tensors {
+    const at::AutoGradMode with_gradients{true};
+    const DrawnNumbers::Replay numbers{segment.numbers};
+    std::optional<ReplayedAutocast> autocast;
+    if (segment.autocast.is_enabled() || AutocastState{}.is_enabled()) autocast.emplace(segment.autocast);
+    Tensors outputs = segment.run(inputs);
+    numbers.check();
+    return outputs;
+  }
+
+auto RecomputeFunction::version_of(const at::Tensor& tensor) -> std::int64_t {
+    return tensor.is_inference() ? 0 : tensor._version();
+  }
+
+auto RecomputeFunction::check_shapes(const RecomputedSegment& segment, const Tensors& outputs) -> void {
+    std::vector<std::string> shapes;
+    for (const at::Tensor& output : outputs) shapes.push_back(shape_of(output));
+    if (shapes == segment.shapes) return;
+    throw ConfigError{
+        compose("recompute(): the function has returned [{}] in backward() and [{}] before: it must do the same each "
+                "time, and depend on nothing but its inputs and weights",
+                joined(shapes, ", "), joined(segment.shapes, ", "))};
+  }
+
+auto RecomputeFunction::refuse_changed(const at::Tensor& input) -> void {
+    throw ConfigError{
+        compose("recompute(): the function changes its input {} in place, which it needs once more as it was: let it "
+                "work on a copy, or out of place",
+                shape_of(input))};
+  }
+
+auto RecomputeFunction::refuse_second_derivative() -> void {
+    if (!c10::GradMode::is_enabled()) return;
+    throw ConfigError{
+        "backward(create_graph=true) through recompute(): its derivative cannot be differentiated again; leave "
+        "create_graph out, or call the function without recompute()"};
+  }
 
 State module_state(const torch::nn::Module& module) {
   State state;
@@ -34443,6 +35427,75 @@ auto TorchRandom::load_state(const State& state) -> void {
       detail::put_generator(at::globalContext().defaultGenerator(*gpu), state, "gpu_generator");
     }
   }
+
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+bool needs_gradient(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.requires_grad();
+}
+
+Evaluating::Evaluating(torch::nn::Module& module) {
+    for (const auto& part : module.modules()) was_training_.emplace_back(part, part->is_training());
+    module.eval();
+  }
+
+Evaluating::~Evaluating() {
+    for (const auto& [part, was_training] : was_training_) part->train(was_training);  // of parts after the whole
+  }
+
+std::string difference_of_tensors(Worker& worker, const torch::nn::Module& module) {
+  const auto tensors = tensors_of(module);
+  check_structure(worker, tensors);
+  if (tensors.empty()) return "";
+  std::vector<std::int64_t> hashes;
+  for (const NamedTensor& named : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of({named})));
+  const auto all = gather_values(worker, Topic::replica_weights, hashes);
+  for (std::size_t entry = hashes.size(); entry < all.size(); ++entry) {
+    const std::size_t index = entry % hashes.size();
+    if (all[entry] == all[index]) continue;
+    return compose("the {} of rank {} has other values than that of rank 0{}", describe(tensors[index]),
+                   entry / hashes.size(),
+                   tensors[index].is_parameter ? ": did something but the optimizer write to it?"
+                                               : ": ModelOptions::buffers can keep them equal");
+  }
+  return "";
+}
+
+std::string difference_of_outputs(Worker& worker, const at::Tensor& output) {
+  const auto shapes = gather_texts(worker, Topic::replica_shapes, shape_of(output));
+  for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
+    if (shapes[rank] == shapes[0]) continue;
+    return compose("rank {} computes {} and rank 0 {}", rank, shapes[rank], shapes[0]);
+  }
+  const at::Tensor own = as_real(output).contiguous().to(at::ScalarType::Double);
+  const at::Tensor first = own.clone();
+  worker.broadcast(buffer_of(first), 0);
+  const double size = own.numel() == 0 ? 0 : first.nan_to_num(0, 0, 0).abs().max().item<double>();
+  const bool is_close = own.allclose(first, 0, 1e-4 * size, /*equal_nan=*/true);
+  const double distance = is_close ? 0 : std::abs((own - first).abs().max().item<double>());  // no -nan
+  const auto different = gather_values<double>(worker, Topic::replica_outputs, {is_close ? 0.0 : 1.0, distance});
+  for (std::size_t at = 2; at < different.size(); at += 2) {
+    if (different[at] == 0) continue;
+    return compose("the output of rank {} is off rank 0's by {}", at / 2, different[at + 1]);
+  }
+  return "";
+}
+
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
 
 StepTimes step_times(Worker& worker) {
   return detail::gradient_exchange_of(worker)->clock().take(worker.world_size());

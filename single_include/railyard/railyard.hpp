@@ -1927,13 +1927,61 @@ static_assert(SummedMetric<ConfusionMatrix>);
 // ---- railyard/core/dataset_source.hpp
 // The concept of where the samples of a dataset come from. Core room.
 
+#include <mutex>
+
 namespace railyard::inline v0_1 {
 
-/// Says in which of its files a source stands: all before it has been read.
-struct FilePlace {
-  std::uint64_t file = 0;
+/// Is what a reader needs to go on with a sample without what came before it: bytes that only readers of its source
+/// understand, at most 1 MiB. Cheap to copy.
+class ReaderState {
+ public:
+  /// There is none.
+  ReaderState() = default;
+  /// sample: the number of the one that comes next from there.
+  ReaderState(std::uint64_t sample, std::string bytes) : sample_(sample), kept_(std::make_shared<Kept>()) {
+    kept_->bytes = std::move(bytes);
+  }
+  /// save: returns the bytes; called once, if anybody wants them, on any thread.
+  ReaderState(std::uint64_t sample, std::function<std::string()> save)
+      : sample_(sample), kept_(std::make_shared<Kept>()) {
+    kept_->save = std::move(save);
+  }
+
+  [[nodiscard]] bool has_value() const noexcept { return kept_ != nullptr; }
+  [[nodiscard]] std::uint64_t sample() const noexcept { return sample_; }
+  /// Throws: what saving throws. Only if it has a value.
+  [[nodiscard]] const std::string& bytes() const {
+    const std::lock_guard lock{kept_->mutex};
+    if (kept_->save) {
+      kept_->bytes = kept_->save();
+      kept_->save = nullptr;
+    }
+    return kept_->bytes;
+  }
+  /// Whether both are of one reader at one time.
+  [[nodiscard]] bool is_same_as(const ReaderState& other) const noexcept { return kept_ == other.kept_; }
+  friend bool operator==(const ReaderState& one, const ReaderState& other) {
+    if (one.is_same_as(other)) return one.sample_ == other.sample_;
+    return one.kept_ && other.kept_ && one.sample_ == other.sample_ && one.bytes() == other.bytes();
+  }
+
+ private:
+  struct Kept {
+    std::mutex mutex{};
+    std::function<std::string()> save{};
+    std::string bytes{};
+  };
+
+  std::uint64_t sample_ = 0;
+  std::shared_ptr<Kept> kept_{};
+};
+
+/// Says where a reader stands.
+struct ReaderPlace {
+  std::uint64_t file = 0;     ///< of its files that it is in: all before it have been read
   std::uint64_t samples = 0;  ///< of the files before it
   std::uint64_t damaged = 0;  ///< that were left out of them
+  ReaderState state{};        ///< with which another reader begins after that, at a sample that this one has come to
 };
 
 /// Reads the samples of a source one after another; used by one thread at a time.
@@ -1947,8 +1995,8 @@ class BlockReader {
   /// Returns the next samples, at most so many and at least one; an empty block at the end.
   /// Throws: DataError that names the file, the line or offset and the column of what is damaged.
   [[nodiscard]] virtual Block next(std::size_t most_rows) = 0;
-  /// Where it stands among the files of a FileStreamSource.
-  [[nodiscard]] virtual FilePlace place() const { return {}; }
+  /// Where it stands, of a ResumableSource.
+  [[nodiscard]] virtual ReaderPlace place() const { return {}; }
 };
 
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
@@ -1976,11 +2024,18 @@ concept IndexedSource = DatasetSource<S> && requires(const S& source, std::span<
   { source.read(ids) } -> std::convertible_to<Block>;
 };
 
-/// Is a source of files that are read from begin to end, which can leave out those before a place.
-/// Law: open(from, place) gives what open(from) does, if a reader of it has told the place when sample `from` was next.
+/// Is a source whose readers say where they stand, so that a run which goes on need not read again what came before.
+/// Law: open(from, place) gives what open(from) does, if a reader of it has told the place when sample `from`, or one
+/// before it, was next. A state that it cannot use is an error, or read past: never other samples.
 template <class S>
-concept FileStreamSource = DatasetSource<S> && requires(const S& source, std::uint64_t from, const FilePlace& place) {
+concept ResumableSource = DatasetSource<S> && requires(const S& source, std::uint64_t from, const ReaderPlace& place) {
   { source.open(from, place) } -> std::convertible_to<std::unique_ptr<BlockReader>>;
+};
+
+/// Is one of files that are read from begin to end, whose readers say as well in which of them they stand.
+template <class S>
+concept FileStreamSource = ResumableSource<S> && requires(const S& source) {
+  { source.files() } -> std::convertible_to<std::vector<std::string>>;
 };
 
 }  // namespace railyard::inline v0_1
@@ -2005,7 +2060,6 @@ struct PoolStatistics {
 // ---- railyard/core/detail/heap.hpp
 // Gives out blocks of one range of memory, such as one that several processes map. Core room.
 
-#include <mutex>
 #include <new>
 
 #include <sched.h>
@@ -10239,11 +10293,52 @@ namespace detail {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/digest.hpp
+// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+/// Adds bytes to a number that is another, then, for nearly all other bytes.
+[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
+  std::array<std::uint64_t, 4> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
+  }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/byte_stream.hpp
 // Bytes one after another: of a file, or of what a compressed file holds. Data room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Is a place in a file from which on another stream of it can give the bytes.
+struct StreamPoint {
+  std::uint64_t offset = 0;             ///< of the bytes that it gives
+  std::function<std::string()> save{};  ///< returns what that takes, at most 33 KiB; may be called on any thread
+};
 
 /// Gives the bytes of one file from its beginning, or from where it was opened.
 class ByteStream {
@@ -10267,6 +10362,40 @@ class ByteStream {
   /// About how many bytes follow, where that is known, as of a file that nobody writes to: no buffer for them need be
   /// larger.
   [[nodiscard]] virtual std::uint64_t left() const noexcept { return std::numeric_limits<std::uint64_t>::max(); }
+
+  /// Returns the last of the points up to an offset that it has come by, and forgets those before; each once.
+  [[nodiscard]] virtual std::optional<StreamPoint> take_point(std::uint64_t /*offset*/) { return std::nullopt; }
+  /// Goes on from a point, before anything has been read. False, and it is at its beginning, if the bytes that were
+  /// saved are none of a point in this file.
+  [[nodiscard]] virtual bool go_to(std::uint64_t /*offset*/, std::string_view /*saved*/) { return false; }
+};
+
+/// Holds the points of a stream that nobody has asked for yet.
+class StreamPoints {
+ public:
+  /// Bytes after the last one, or after where it was opened.
+  [[nodiscard]] std::uint64_t since(std::uint64_t offset) const noexcept { return offset - last_; }
+  void begin_at(std::uint64_t offset) noexcept { last_ = offset; }
+  void add(StreamPoint point) {
+    last_ = point.offset;
+    if (point.save) points_.push_back(std::move(point));
+    if (points_.size() > most_kept) points_.pop_front();
+  }
+  /// As ByteStream::take_point().
+  [[nodiscard]] std::optional<StreamPoint> take(std::uint64_t offset) {
+    std::optional<StreamPoint> found;
+    while (!points_.empty() && points_.front().offset <= offset) {
+      found = std::move(points_.front());
+      points_.pop_front();
+    }
+    return found;
+  }
+
+ private:
+  static constexpr std::size_t most_kept = 8;  // nobody may ask
+
+  std::deque<StreamPoint> points_{};
+  std::uint64_t last_ = 0;
 };
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
@@ -10317,6 +10446,7 @@ class FileBytes final : public ByteStream {
     at_ += done;
     return done;
   }
+  void seek(std::uint64_t offset) noexcept { at_ = offset; }
 
   [[nodiscard]] std::uint64_t left() const noexcept override { return stamp_.size - std::min(at_, stamp_.size); }
 
@@ -10383,6 +10513,13 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
   return line;
 }
 
+/// Is a place in a compressed file, and what tells that file from others: its size, and the bytes before the place.
+struct CompressedPlace {
+  std::uint64_t offset = 0;
+  std::uint64_t file_size = 0;
+  std::uint64_t digest = 0;
+};
+
 /// Hands out the compressed bytes of a file piece by piece.
 class CompressedInput {
  public:
@@ -10395,12 +10532,36 @@ class CompressedInput {
     read_ += got;
     return {piece_.data(), got};
   }
-  /// left: bytes of the last piece that were not taken.
+  /// Where it stands; nothing in what is no file, as a pipe. left: bytes of the last piece that were not taken.
+  [[nodiscard]] std::optional<CompressedPlace> place(std::size_t left) const {
+    const std::uint64_t offset = read_ - left;
+    const std::uint64_t size = file_.stamp().size;
+    if (offset > size) return std::nullopt;
+    const std::string bytes = before(offset);
+    return CompressedPlace{offset, size, digest_of(std::as_bytes(std::span{bytes}))};
+  }
+  /// Goes there and returns the bytes before it, at most 4 KiB; nothing if it is not in this file.
+  [[nodiscard]] std::optional<std::string> go_to(const CompressedPlace& place) {
+    if (place.file_size != file_.stamp().size || place.offset > place.file_size) return std::nullopt;
+    std::string bytes = before(place.offset);
+    if (place.digest != digest_of(std::as_bytes(std::span{bytes}))) return std::nullopt;
+    read_ = place.offset;
+    file_.seek(read_);
+    return bytes;
+  }
+
+  /// left: as above.
   [[noreturn]] void fail(std::string_view what, std::size_t left) const {
     throw DataError{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what)};
   }
 
  private:
+  [[nodiscard]] std::string before(std::uint64_t offset) const {
+    std::string bytes(static_cast<std::size_t>(std::min<std::uint64_t>(offset, 4096)), '\0');
+    bytes.resize(file_.read_at(offset - bytes.size(), bytes.data(), bytes.size()));
+    return bytes;
+  }
+
   std::string path_;
   FileBytes file_;
   std::vector<char> piece_;
@@ -10519,41 +10680,6 @@ namespace detail {
     }
   }
   return text.size() > most ? out + "... (" + std::to_string(text.size()) + " bytes)" : out;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/core/detail/digest.hpp
-// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
-/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
-[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
-/// Adds bytes to a number that is another, then, for nearly all other bytes.
-[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
-  std::array<std::uint64_t, 4> words{};
-  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
-  while (!bytes.empty()) {
-    const std::size_t size = std::min(bytes.size(), sizeof words);
-    if (size < sizeof words) words = {};
-    std::memcpy(words.data(), bytes.data(), size);
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-    bytes = bytes.subspan(size);
-  }
-  digest = 0;
-  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
-  return digest;
 }
 
 }  // namespace detail
@@ -11780,6 +11906,8 @@ class RecordChunks {
   }
 
   [[nodiscard]] Parser& parser() noexcept { return parser_; }
+  /// As ByteStream::take_point(), up to the begin of the piece.
+  [[nodiscard]] std::optional<StreamPoint> take_point() { return bytes_->take_point(offset_); }
   /// Where the piece begins in the file.
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   /// Where it ends.
@@ -11996,7 +12124,7 @@ namespace detail {
 
 // Throws: DataError if a place that was saved can be none of these files. After the last of them it is one.
 inline void check_place(std::string_view source, const std::vector<std::string>& names, std::uint64_t from,
-                        const FilePlace& place) {
+                        const ReaderPlace& place) {
   const bool is_known = place.file < names.size() || (place.file == names.size() && place.samples == from);
   if (is_known && place.samples <= from && (place.file > 0 || place.samples == 0)) return;
   const std::string file =
@@ -12209,6 +12337,58 @@ class RecordFiles {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/file_point.hpp
+// Where in a compressed file a reader can go on, as the state that is saved of it. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the begin of a record or a header in what a file holds, and a point of its stream up to there.
+struct FilePoint {
+  std::uint64_t offset = 0;
+  std::uint64_t damaged = 0;  ///< that were left out before it, of all files
+  StreamPoint stream{};
+
+  /// sample: that comes next from there.
+  [[nodiscard]] ReaderState to_state(std::uint64_t sample) const {
+    return {sample, [point = *this] {
+              WireWriter writer;
+              writer.put(point.offset);
+              writer.put(point.damaged);
+              writer.put(point.stream.offset);
+              writer.put_text(point.stream.save());
+              return writer.text();
+            }};
+  }
+
+  /// Goes there in a stream that was just opened. Nothing, and the stream is of no use, if the state of the place is
+  /// none of this file, or of none before sample `from`.
+  [[nodiscard]] static std::optional<FilePoint> go_to(const ReaderPlace& place, std::uint64_t from, ByteStream& bytes) {
+    const ReaderState& state = place.state;
+    if (!state.has_value() || state.sample() > from || state.sample() < place.samples) return std::nullopt;
+    FilePoint point;
+    std::string saved;
+    try {
+      WireReader reader{state.bytes()};
+      point.offset = reader.take<std::uint64_t>();
+      point.damaged = reader.take<std::uint64_t>();
+      point.stream.offset = reader.take<std::uint64_t>();
+      saved = reader.take_text();
+      if (!reader.is_empty()) return std::nullopt;
+    } catch (const DataError&) {
+      return std::nullopt;
+    }
+    if (point.offset < point.stream.offset || point.damaged < place.damaged) return std::nullopt;
+    if (!bytes.go_to(point.stream.offset, saved)) return std::nullopt;
+    const std::uint64_t between = point.offset - point.stream.offset;
+    if (bytes.skip(between) < between) return std::nullopt;
+    return point;
+  }
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/record_reader.hpp
 // Reads the records of files, one after another or those that are asked for. Data room.
 
@@ -12248,14 +12428,19 @@ class RecordReader final : public BlockReader {
     skip(sample - next_id_);
   }
 
-  /// Begins with a file, of which and of those before it it is known how many samples they have.
-  void begin_at(const FilePlace& place) {
+  /// Goes to a sample by way of a place: in its file, where the state says that, or from the begin of that on.
+  void seek(std::uint64_t sample, const ReaderPlace& place) {
     file_ = static_cast<std::size_t>(place.file);
     next_id_ = place.samples;
     damaged_ = place.damaged;
+    if (place.state.has_value() && file_ < names_.size()) enter_file(sample, place);
+    skip(sample - next_id_);
   }
-  [[nodiscard]] FilePlace place() const override {
-    return chunks_ ? begin_of_file_ : FilePlace{file_, next_id_, damaged_};
+  [[nodiscard]] ReaderPlace place() const override {
+    if (!chunks_) return {file_, next_id_, damaged_};
+    ReaderPlace place = begin_of_file_;
+    place.state = state_;
+    return place;
   }
 
   /// Leaves so many samples out, which are parsed.
@@ -12287,6 +12472,9 @@ class RecordReader final : public BlockReader {
       close_file();
     }
     RecordFaults faults;
+    if (auto point = chunks_->take_point()) {
+      state_ = FilePoint{chunks_->offset(), damaged_, std::move(*point)}.to_state(next_id_);
+    }
     std::vector<Column> columns = chunks_->parser().parse(faults);
     if (!faults.empty()) {
       const std::uint64_t offset = chunks_->offset() + chunks_->parser().begin(faults.first());
@@ -12301,9 +12489,21 @@ class RecordReader final : public BlockReader {
     return true;
   }
 
+  void enter_file(std::uint64_t sample, const ReaderPlace& place) {
+    auto bytes = files_->open_bytes(names_[file_]);
+    const auto point = FilePoint::go_to(place, sample, *bytes);
+    if (!point) return;
+    begin_of_file_ = {place.file, place.samples, place.damaged};
+    state_ = place.state;
+    next_id_ = state_.sample();
+    damaged_ = point->damaged;
+    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, point->offset,
+                    files_->options().max_record_bytes);
+  }
   bool open_file() {
     if (file_ >= names_.size()) return false;
     begin_of_file_ = {file_, next_id_, damaged_};
+    state_ = {};
     auto bytes = files_->open_bytes(names_[file_]);
     if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
     chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
@@ -12326,7 +12526,8 @@ class RecordReader final : public BlockReader {
   std::size_t file_ = 0;
   std::optional<typename Files::Chunks> chunks_{};
   std::optional<FileIndex> index_{};  // of the file that is read from its beginning
-  FilePlace begin_of_file_{};
+  ReaderPlace begin_of_file_{};
+  ReaderState state_{};  // at a piece of the file up to this one
   std::uint64_t next_id_ = 0;
   std::uint64_t damaged_ = 0;  // records before the next piece
   Block block_{};
@@ -12471,8 +12672,8 @@ class RecordSource {
   std::shared_ptr<detail::RecordFiles<Format>> files_;
 };
 
-/// Gives the records of compressed text files as samples, one after another. To go on in the middle of a file, it is
-/// read again from its begin; those before it are not.
+/// Gives the records of compressed text files as samples, one after another. To go on in the middle of a file, a part
+/// of it is read again, of which gzip() and zstd() tell; the files before it are not.
 template <RecordFormat Format>
 class RecordStream {
  public:
@@ -12493,11 +12694,10 @@ class RecordStream {
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), files_->names(), from, place);
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, false);
-    reader->begin_at(place);
-    reader->skip(from - place.samples);
+    reader->seek(from, place);
     return reader;
   }
 
@@ -13404,6 +13604,174 @@ class MemoryShare {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/base64.hpp
+// Bytes as text of the 64 characters that are alike everywhere. Data room.
+// Source: RFC 4648, section 4.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::string_view base64_digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Writes four characters for each three bytes, without padding.
+[[nodiscard]] inline std::string base64(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size() / 3 * 4 + 4);
+  std::uint32_t bits = 0;
+  unsigned num_bits = 0;
+  for (const char byte : bytes) {
+    bits = bits << 8U | static_cast<unsigned char>(byte);
+    for (num_bits += 8; num_bits >= 6; num_bits -= 6) text += base64_digits[bits >> (num_bits - 6) & 63U];
+  }
+  if (num_bits > 0) text += base64_digits[bits << (6 - num_bits) & 63U];
+  return text;
+}
+
+/// Reads what base64() has written; nothing if it is something else.
+[[nodiscard]] inline std::optional<std::string> from_base64(std::string_view text) {
+  static constexpr std::uint8_t none = 64;
+  static constexpr auto values = [] {
+    std::array<std::uint8_t, 256> all{};
+    all.fill(none);
+    for (std::size_t at = 0; at < base64_digits.size(); ++at) {
+      all[static_cast<unsigned char>(base64_digits[at])] = static_cast<std::uint8_t>(at);
+    }
+    return all;
+  }();
+  if (text.size() % 4 == 1) return std::nullopt;
+  std::string bytes;
+  bytes.reserve(text.size() / 4 * 3 + 3);
+  std::uint32_t bits = 0;
+  unsigned num_bits = 0;
+  for (const char digit : text) {
+    const std::uint8_t value = values[static_cast<unsigned char>(digit)];
+    if (value == none) return std::nullopt;
+    bits = bits << 6U | value;
+    num_bits += 6;
+    if (num_bits < 8) continue;
+    num_bits -= 8;
+    bytes += static_cast<char>(static_cast<unsigned char>(bits >> num_bits & 255U));
+  }
+  return bytes;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/place.hpp
+// Where a stream of samples stands, and that as text. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is a number, or the state of a reader, of which the number is the sample.
+struct PlaceItem {
+  PlaceItem(std::uint64_t value = 0) noexcept : number(value) {}
+  PlaceItem(ReaderState of_reader) noexcept : number(of_reader.sample()), state(std::move(of_reader)) {}
+
+  std::uint64_t number;
+  ReaderState state{};
+
+  friend bool operator==(const PlaceItem&, const PlaceItem&) = default;
+};
+
+// Says where a stream of samples stands, in items that only the nodes which wrote them understand. At the begin all
+// numbers are 0, and there is no state.
+using Place = std::vector<PlaceItem>;
+
+// Tells bytes from those that are damaged.
+[[nodiscard]] inline std::string seal_of(const ReaderState& state) {
+  const std::uint64_t digest = digest_of(std::as_bytes(std::span{state.bytes()}), mix_bits(state.sample()));
+  std::string seal(sizeof digest, '\0');
+  std::memcpy(seal.data(), &digest, sizeof digest);
+  return seal;
+}
+
+// Numbers with a space between two; a state is its sample, a colon, and its bytes with a seal.
+[[nodiscard]] inline std::string text_of_place(const Place& place) {
+  std::string text;
+  for (const PlaceItem& item : place) {
+    if (!text.empty()) text += ' ';
+    text += std::to_string(item.number);
+    if (item.state.has_value()) text += ':' + base64(item.state.bytes() + seal_of(item.state));
+  }
+  return text;
+}
+
+// Reads a number; nothing if the text is none.
+[[nodiscard]] inline std::optional<std::uint64_t> whole_number(std::string_view text) noexcept {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// Reads what text_of_place() has written; nothing if it is something else, or damaged.
+[[nodiscard]] inline std::optional<Place> place_of_text(std::string_view text) {
+  Place place;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    const std::size_t colon = std::min(word.find(':'), word.size());
+    const auto number = whole_number(word.substr(0, colon));
+    if (!number) return std::nullopt;
+    if (colon == word.size()) {
+      place.emplace_back(*number);
+      continue;
+    }
+    auto bytes = from_base64(word.substr(colon + 1));
+    if (!bytes || bytes->size() < sizeof(std::uint64_t)) return std::nullopt;
+    const std::size_t size = bytes->size() - sizeof(std::uint64_t);
+    const std::string seal = bytes->substr(size);
+    bytes->resize(size);
+    ReaderState state{*number, std::move(*bytes)};
+    if (seal_of(state) != seal) return std::nullopt;
+    place.emplace_back(std::move(state));
+  }
+  return place;
+}
+
+// Gives the items of a place to the nodes, one after the other.
+class PlaceCursor {
+ public:
+  // The begin, whatever the nodes are.
+  PlaceCursor() = default;
+  explicit PlaceCursor(Place place) : place_(std::move(place)), is_begin_(place_.empty()) {}
+
+  [[nodiscard]] std::uint64_t next() {
+    if (is_begin_) place_.emplace_back();
+    if (at_ == place_.size() || place_[at_].state.has_value()) refuse();
+    return place_[at_++].number;
+  }
+  // The state of a reader, where one follows.
+  [[nodiscard]] ReaderState next_state() {
+    return at_ < place_.size() && place_[at_].state.has_value() ? place_[at_++].state : ReaderState{};
+  }
+  // The items that have been given since another one was the next.
+  [[nodiscard]] std::size_t at() const noexcept { return at_; }
+  [[nodiscard]] Place since(std::size_t at) const {
+    return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
+  }
+  void check_all_taken() const {
+    if (at_ != place_.size()) refuse();
+  }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw ConfigError{
+        "the saved position does not belong to this dataset, which has other operations than the one that was saved, "
+        "or compressed files whose place was saved before it was known by file: give the dataset that was saved with, "
+        "or begin without its position"};
+  }
+
+  Place place_{};
+  std::size_t at_ = 0;
+  bool is_begin_ = true;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/detail/waiting.hpp
 // Long waits for what no part of a run can hurry: that they hear when nobody wants them any more, and say what they
 // wait for. Core room.
@@ -13818,44 +14186,6 @@ class SampleRandom {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Says where a stream of samples stands, in numbers that only the nodes which wrote them understand. At the begin all
-// of them are 0.
-using Place = std::vector<std::uint64_t>;
-
-// Gives the numbers of a place to the nodes, one after the other.
-class PlaceCursor {
- public:
-  // The begin, whatever the nodes are.
-  PlaceCursor() = default;
-  explicit PlaceCursor(Place place) : place_(std::move(place)), is_begin_(place_.empty()) {}
-
-  [[nodiscard]] std::uint64_t next() {
-    if (is_begin_) place_.push_back(0);
-    if (at_ == place_.size()) refuse();
-    return place_[at_++];
-  }
-  // The numbers that have been given since another one was the next.
-  [[nodiscard]] std::size_t at() const noexcept { return at_; }
-  [[nodiscard]] Place since(std::size_t at) const {
-    return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
-  }
-  void check_all_taken() const {
-    if (at_ != place_.size()) refuse();
-  }
-
- private:
-  [[noreturn]] static void refuse() {
-    throw ConfigError{
-        "the saved position does not belong to this dataset, which has other operations than the one that was saved, "
-        "or compressed files whose place was saved before it was known by file: give the dataset that was saved with, "
-        "or begin without its position"};
-  }
-
-  Place place_{};
-  std::size_t at_ = 0;
-  bool is_begin_ = true;
-};
-
 // Some samples of a stream, and where a stream begins that gives them first.
 struct Chunk {
   Block block{};
@@ -14048,11 +14378,10 @@ class OrderedStage final : public ChunkStream {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/function_source.hpp
-// A user's functions as sources of a dataset. Data room.
+// ---- railyard/data/detail/user_calls.hpp
+// Calls of what a user gave, whose exceptions say where they came from. Data room.
 
 namespace railyard::inline v0_1 {
-
 namespace detail {
 
 // Names the samples that something is wrong with, or one of them.
@@ -14084,6 +14413,150 @@ decltype(auto) call_user(Call&& call, const std::string& where, std::uint64_t id
 }
 
 }  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/generators.hpp
+// A user's generators of samples, under way, and their states as bytes. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Can be given to a source by what makes it, and its state saved.
+template <class G>
+concept StatefulGenerator = std::copy_constructible<G> && HasState<G> && std::invocable<G&, SampleWriter&>;
+
+/// Makes generators whose state can be saved.
+template <class B>
+concept BeginsStatefulGenerator = std::invocable<const B&> && StatefulGenerator<std::invoke_result_t<const B&>>;
+
+/// Is a mistake: a state that would be lost without a word.
+template <class B>
+concept BeginsHalfStateful = !BeginsStatefulGenerator<B> && requires(B & begin) {
+  begin().state();
+};
+
+template <class B>
+consteval void check_generators() {
+  static_assert(
+      !BeginsHalfStateful<B>,
+      "a generator that has a state() needs a load_state(const State&) as well, both as Stateful has them, and "
+      "is to be copyable and made by a function that can be called where it is const");
+}
+
+/// Writes the values of a state. Throws: ConfigError if it holds tensors, or takes more than a place may.
+[[nodiscard]] inline std::string bytes_of_values(const State& state) {
+  constexpr std::size_t most = std::size_t{1} << 20;
+  if (!state.tensors.empty()) throw ConfigError{"the state of a generator can have no tensors: save values"};
+  WireWriter writer;
+  writer.put(static_cast<std::uint32_t>(state.values.size()));
+  for (const auto& [name, value] : state.values) {
+    writer.put_text(name);
+    value.visit([&writer](const auto& plain) {
+      using T = std::decay_t<decltype(plain)>;
+      if constexpr (std::is_same_v<T, std::string>) {
+        writer.put('t');
+        writer.put_text(plain);
+      } else {
+        writer.put(std::is_same_v<T, bool> ? 'b' : std::is_same_v<T, double> ? 'n' : 'i');
+        writer.put(plain);
+      }
+    });
+  }
+  if (writer.bytes().size() <= most) return writer.text();
+  throw ConfigError{compose("the state of a generator takes {} bytes, and may take {}: save what the rest follows from",
+                            writer.bytes().size(), most)};
+}
+
+/// Reads what bytes_of_values() has written. Throws: DataError if it is something else.
+[[nodiscard]] inline State values_of_bytes(std::string_view bytes) {
+  WireReader reader{bytes};
+  State state;
+  for (auto left = reader.take<std::uint32_t>(); left > 0; --left) {
+    std::string name = reader.take_text();
+    switch (reader.take<char>()) {
+      case 't':
+        state.values.set(std::move(name), reader.take_text());
+        break;
+      case 'b':
+        state.values.set(std::move(name), reader.take<std::uint8_t>() != 0);
+        break;
+      case 'n':
+        state.values.set(std::move(name), reader.take<double>());
+        break;
+      case 'i':
+        state.values.set(std::move(name), reader.take<std::int64_t>());
+        break;
+      default:
+        throw DataError{"it is damaged"};
+    }
+  }
+  if (!reader.is_empty()) throw DataError{"it is damaged"};
+  return state;
+}
+
+/// Is a user's generator that is under way.
+class RunningGenerator {
+ public:
+  RunningGenerator() = default;
+  RunningGenerator(const RunningGenerator&) = delete;
+  RunningGenerator& operator=(const RunningGenerator&) = delete;
+  virtual ~RunningGenerator() = default;
+
+  /// Makes the next sample; false if there is none.
+  [[nodiscard]] virtual bool make(SampleWriter& out) = 0;
+  /// Its state, where it has one. next: the sample that it makes next.
+  [[nodiscard]] virtual ReaderState state(const std::string& /*name*/, std::uint64_t /*next*/) const { return {}; }
+  /// False, and nothing has changed, if it has no state. Throws: what the generator throws.
+  [[nodiscard]] virtual bool load(const ReaderState& /*state*/) { return false; }
+};
+
+/// Is one whose state nobody knows.
+class PlainGenerator final : public RunningGenerator {
+ public:
+  explicit PlainGenerator(std::function<bool(SampleWriter& out)> function) : function_(std::move(function)) {}
+  [[nodiscard]] bool make(SampleWriter& out) override { return function_(out); }
+
+ private:
+  std::function<bool(SampleWriter& out)> function_;
+};
+
+/// Is one whose state is taken by a copy, and made into bytes only if somebody saves it.
+template <StatefulGenerator G, bool is_endless>
+class CopiedGenerator final : public RunningGenerator {
+ public:
+  explicit CopiedGenerator(G generator) : generator_(std::move(generator)) {}
+
+  [[nodiscard]] bool make(SampleWriter& out) override {
+    if constexpr (is_endless) {
+      static_cast<void>(generator_(out));
+      return true;
+    } else {
+      return generator_(out);
+    }
+  }
+  [[nodiscard]] ReaderState state(const std::string& name, std::uint64_t next) const override {
+    const auto copy = std::make_shared<G>(generator_);
+    return {next, [copy, name, next] {
+              return call_user([&copy] { return bytes_of_values(StateAccess<G>::take(*copy)); }, name,
+                               [next] { return compose("its state before sample {}", next); });
+            }};
+  }
+  [[nodiscard]] bool load(const ReaderState& state) override {
+    StateAccess<G>::put(generator_, values_of_bytes(state.bytes()));
+    return true;
+  }
+
+ private:
+  G generator_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/function_source.hpp
+// A user's functions as sources of a dataset. Data room.
+
+namespace railyard::inline v0_1 {
 
 /// Gives samples that a function makes, each by its number: a user's own random access.
 class SampleFunctionSource {
@@ -14146,8 +14619,23 @@ inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t fro
   return std::make_unique<Reader>(*this, from);
 }
 
-/// Gives samples that a user's generator makes, one after another, until it returns false. To go on in the middle, all
-/// samples before are made again.
+/// Gives samples that a user's generator makes, one after another, until it returns false.
+///
+/// A run that goes on in the middle has all samples before made again, and thrown away. Not so of a generator that is a
+/// class with a state, as a part of a TrainState has it (`State state() const` and `load_state(const State&)`, of
+/// values alone): a copy of it is taken with each block, its state is saved in the position of the dataset, and at most
+/// the samples of one block are made again: 4096, or a 32nd of the reader's bound of memory. Copies are to
+/// have nothing in common. Law: after b.load_state(a.state()), a and b make the same samples. Example:
+///   struct Squares {
+///     std::int64_t next = 0;
+///     bool operator()(ry::SampleWriter& out) {
+///       out.set("x", next * next);
+///       return next++ < 1000;
+///     }
+///     ry::State state() const { return {{"next", next}}; }
+///     void load_state(const ry::State& saved) { next = saved.at("next").as<std::int64_t>(); }
+///   };
+///   ry::Dataset::from_generator({{"x", ry::Dtype::i64}}, [] { return Squares{}; })
 class GeneratorSource {
  public:
   using Generator = std::function<bool(SampleWriter& out)>;
@@ -14155,21 +14643,29 @@ class GeneratorSource {
 
   /// begin: makes a generator that is at its first sample; each must give the same samples.
   GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator")
-      : schema_(std::make_shared<const Schema>(std::move(schema))),
-        begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
-        name_(std::move(name)) {}
+      : GeneratorSource(std::move(schema),
+                        Begin{[begin = std::move(begin)] { return std::make_unique<detail::PlainGenerator>(begin()); }},
+                        std::move(name), false) {}
+  /// begin: the same for generators with a state.
+  template <detail::BeginsStatefulGenerator B>
+  requires std::predicate < std::invoke_result_t<const B&>
+  &, SampleWriter& > GeneratorSource(Schema schema, B begin, std::string name = "generator")
+      : GeneratorSource(std::move(schema), with_state<false>(std::move(begin)), std::move(name), false) {}
   /// begin: the same for generators that never end.
   [[nodiscard]] static GeneratorSource endless(Schema schema, std::function<EndlessGenerator()> begin,
                                                std::string name = "generator") {
-    const auto begin_both = [begin = std::move(begin)]() -> Generator {
-      return [generator = begin()](SampleWriter& out) {
+    auto begin_both = [begin = std::move(begin)] {
+      return std::make_unique<detail::PlainGenerator>([generator = begin()](SampleWriter& out) {
         generator(out);
         return true;
-      };
+      });
     };
-    GeneratorSource source{std::move(schema), begin_both, std::move(name)};
-    source.is_endless_ = true;
-    return source;
+    return {std::move(schema), Begin{std::move(begin_both)}, std::move(name), true};
+  }
+  /// begin: the same for generators that never end and have a state.
+  template <detail::BeginsStatefulGenerator B>
+  [[nodiscard]] static GeneratorSource endless(Schema schema, B begin, std::string name = "generator") {
+    return {std::move(schema), with_state<true>(std::move(begin)), std::move(name), true};
   }
 
   [[nodiscard]] Schema schema() const { return *schema_; }
@@ -14177,15 +14673,31 @@ class GeneratorSource {
   /// Whether its generators never end.
   [[nodiscard]] bool is_endless() const noexcept { return is_endless_; }
   [[nodiscard]] std::string describe() const { return name_; }
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
-    return std::make_unique<Reader>(*this, from);
+  /// Throws: DataError if the generator does not take the state that was saved.
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
+    return std::make_unique<Reader>(*this, from, place.state);
   }
 
  private:
+  using Begin = std::function<std::unique_ptr<detail::RunningGenerator>()>;
+
+  GeneratorSource(Schema schema, Begin begin, std::string name, bool is_endless)
+      : schema_(std::make_shared<const Schema>(std::move(schema))),
+        begin_(std::make_shared<const Begin>(std::move(begin))),
+        name_(std::move(name)),
+        is_endless_(is_endless) {}
+
+  template <bool is_endless, class B>
+  [[nodiscard]] static Begin with_state(B begin) {
+    using Running = detail::CopiedGenerator<std::invoke_result_t<const B&>, is_endless>;
+    return [begin = std::move(begin)] { return std::make_unique<Running>(begin()); };
+  }
+
   class Reader final : public BlockReader {
    public:
-    Reader(const GeneratorSource& source, std::uint64_t from)
+    Reader(const GeneratorSource& source, std::uint64_t from, const ReaderState& state)
         : schema_(source.schema_), name_(source.name_), generator_((*source.begin_)()) {
+      if (state.has_value() && state.sample() <= from) load(state);
       BlockBuilder skipped{schema_};
       while (at_ < from && make(skipped)) skipped.drop_last();
     }
@@ -14195,13 +14707,24 @@ class GeneratorSource {
       }
       return builder.build();
     }
+    [[nodiscard]] ReaderPlace place() const override { return {.state = generator_->state(name_, at_)}; }
 
    private:
+    void load(const ReaderState& state) {
+      try {
+        if (generator_->load(state)) at_ = state.sample();
+      } catch (const std::exception& failure) {
+        throw DataError{detail::compose(
+            "{} cannot go on with sample {}, for the generator does not take its saved state: {}; give the generator "
+            "that it was saved with, or begin anew with another RunConfig::name",
+            name_, state.sample(), failure.what())};
+      }
+    }
     bool make(BlockBuilder& builder) {
       if (is_over_) return false;
       return detail::call_user(
           [&] {
-            is_over_ = !generator_(builder.add(at_));
+            is_over_ = !generator_->make(builder.add(at_));
             if (is_over_) {
               builder.drop_last();
             } else {
@@ -14215,17 +14738,25 @@ class GeneratorSource {
 
     std::shared_ptr<const Schema> schema_;
     std::string name_;
-    Generator generator_;
+    std::unique_ptr<detail::RunningGenerator> generator_;
     std::uint64_t at_ = 0;
     bool is_over_ = false;
   };
 
   std::shared_ptr<const Schema> schema_;
-  std::shared_ptr<const std::function<Generator()>> begin_;
+  std::shared_ptr<const Begin> begin_;
   std::string name_;
-  bool is_endless_ = false;
+  bool is_endless_;
 };
-static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>);
+static_assert(ResumableSource<GeneratorSource> && !FileStreamSource<GeneratorSource> &&
+              !IndexedSource<GeneratorSource>);
+
+namespace detail {
+
+template <class B>
+concept BeginsGenerator = std::constructible_from<GeneratorSource, Schema, B>;
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -14286,24 +14817,22 @@ std::invoke_result_t<Call> call_source(Call&& call, Describe&& describe, Text&& 
   }
 }
 
-// Reads a source as it gives its samples. Its place is one number, and of a FileStreamSource three more.
+// Reads a source as it gives its samples. Its place is one number, of a FileStreamSource three more, and the state of
+// the reader where it has one.
 class SourceStream final : public ChunkStream {
  public:
-  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from,
-               bool is_of_files)
+  enum class Kind : std::uint8_t { plain, resumable, of_files };
+
+  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from, Kind kind)
       : reader_(std::move(reader)),
         node_(std::move(node)),
         scope_(scope),
         gauge_(scope.block_bytes()),
         at_(from),
-        is_of_files_(is_of_files) {}
+        kind_(kind) {}
 
   [[nodiscard]] Chunk next() override {
-    Place place{at_};
-    if (is_of_files_) {
-      const FilePlace files = reader_->place();
-      place.insert(place.end(), {files.file, files.samples, files.damaged});
-    }
+    Place place = place_now();
     Block block = call_source([&] { return reader_->next(gauge_.rows()); }, [&] { return node_->describe(); },
                               [&] { return text_of_samples(at_, at_ + gauge_.rows() - 1, gauge_.rows()); });
     const std::size_t bytes = bytes_of(block);
@@ -14313,12 +14842,21 @@ class SourceStream final : public ChunkStream {
   }
 
  private:
+  [[nodiscard]] Place place_now() const {
+    Place place{at_};
+    if (kind_ == Kind::plain) return place;
+    ReaderPlace here = reader_->place();
+    if (kind_ == Kind::of_files) place.insert(place.end(), {here.file, here.samples, here.damaged});
+    if (here.state.has_value()) place.emplace_back(std::move(here.state));
+    return place;
+  }
+
   std::unique_ptr<BlockReader> reader_;
   NodePtr node_;
   Scope scope_;
   RowGauge gauge_;
   std::uint64_t at_;
-  bool is_of_files_;
+  Kind kind_;
 };
 
 template <DatasetSource S>
@@ -14391,8 +14929,10 @@ class SourceNode final : public DataNode {
     if (is_indexed() && scope.pool->num_helpers() > 0) return open_indexed(shared_from_this(), scope, from);
     const std::uint64_t begin = from.next();
     const auto open_source = [&]() -> std::unique_ptr<BlockReader> {
-      if constexpr (FileStreamSource<S>) {
-        const FilePlace place{from.next(), from.next(), from.next()};
+      if constexpr (ResumableSource<S>) {
+        ReaderPlace place;
+        if constexpr (FileStreamSource<S>) place = {from.next(), from.next(), from.next()};
+        place.state = from.next_state();
         return source_.open(begin, place);
       } else {
         return source_.open(begin);
@@ -14400,7 +14940,10 @@ class SourceNode final : public DataNode {
     };
     auto reader = call_source(
         open_source, [this] { return describe(); }, [begin] { return text_of_samples(begin, begin, 1); });
-    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin, FileStreamSource<S>);
+    constexpr auto kind = FileStreamSource<S>  ? SourceStream::Kind::of_files
+                          : ResumableSource<S> ? SourceStream::Kind::resumable
+                                               : SourceStream::Kind::plain;
+    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin, kind);
   }
 
  private:
@@ -14735,11 +15278,11 @@ class WindowStream : public ChunkStream {
   [[nodiscard]] virtual std::size_t size_of(std::uint64_t number) = 0;
   [[nodiscard]] virtual std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const = 0;
 
-  [[nodiscard]] Place& added() noexcept { return added_; }
-  [[nodiscard]] const Place& added() const noexcept { return added_; }
+  [[nodiscard]] std::vector<std::uint64_t>& added() noexcept { return added_; }
+  [[nodiscard]] const std::vector<std::uint64_t>& added() const noexcept { return added_; }
 
  private:
-  [[nodiscard]] static PlaceCursor& skip(PlaceCursor& from, Place& added) {
+  [[nodiscard]] static PlaceCursor& skip(PlaceCursor& from, std::vector<std::uint64_t>& added) {
     for (std::uint64_t& number : added) number = from.next();
     return from;
   }
@@ -14760,7 +15303,7 @@ class WindowStream : public ChunkStream {
 
   std::uint64_t number_;
   std::size_t given_;
-  Place added_;
+  std::vector<std::uint64_t> added_;
   RowReader rows_;
   HeldWindow window_;
   Place begin_{};  // of the window
@@ -16693,8 +17236,9 @@ namespace railyard::inline v0_1 {
 /// elsewhere each worker does. So it is with all samples of a dataset of the Trainer that each worker gets as a whole,
 /// indexed or not, unless they lie ready in memory or as arrays in files. The operations at its end that make one
 /// sample of one are done by each worker for its own samples alone. A run that goes on reads the last block again,
-/// which is a 32nd of the reader's bound or 4096 samples, of compressed files one from its begin, and of a
-/// shuffle_window() or bucket_by_length() its window. A generator of the user's gives all before it again.
+/// which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() or bucket_by_length() its window;
+/// of files compressed by gzip about 4 MiB of what they hold besides, of those by zstd the last frame. A generator of
+/// the user's makes all before it again, unless it has a state (GeneratorSource).
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -16718,16 +17262,16 @@ class Dataset {
     return Dataset{SampleFunctionSource{std::move(schema), count, std::move(function)}};
   }
   /// Makes a dataset of a function that makes generators: each gives all samples in turn by bool(SampleWriter& out),
-  /// and false at the end.
-  template <class = void>
-  [[nodiscard]] static Dataset from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin) {
+  /// and false at the end. Of generators that have a state a run goes on with that: see GeneratorSource.
+  template <detail::BeginsGenerator Begin>
+  [[nodiscard]] static Dataset from_generator(Schema schema, Begin begin) {
+    detail::check_generators<Begin>();
     return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
   }
-
-  /// Makes a dataset of generators that never end: each gives samples in turn by function(SampleWriter& out).
-  template <class = void>
-  [[nodiscard]] static Dataset from_endless_generator(Schema schema,
-                                                      std::function<GeneratorSource::EndlessGenerator()> begin) {
+  /// The same of generators that never end: each gives samples in turn by function(SampleWriter& out).
+  template <class Begin>
+  [[nodiscard]] static Dataset from_endless_generator(Schema schema, Begin begin) {
+    detail::check_generators<Begin>();
     return Dataset{GeneratorSource::endless(std::move(schema), std::move(begin))};
   }
 
@@ -17410,25 +17954,26 @@ class EpochPosition {
   [[nodiscard]] std::optional<std::uint64_t> count() const noexcept { return count_; }
   /// The samples that have been consumed: the first of the epoch's order.
   [[nodiscard]] std::uint64_t consumed() const noexcept { return consumed_; }
-  /// Where the streams stand, if the dataset is not indexed.
-  [[nodiscard]] const std::vector<std::uint64_t>& place() const noexcept { return place_; }
+  /// Where the streams stand, and the states of their readers, if the dataset is not indexed.
+  [[nodiscard]] const detail::Place& place() const noexcept { return place_; }
 
   /// Returns the position further on in the same epoch.
-  [[nodiscard]] EpochPosition moved_to(std::uint64_t consumed, std::vector<std::uint64_t> place) const {
+  [[nodiscard]] EpochPosition moved_to(std::uint64_t consumed, detail::Place place) const {
     EpochPosition moved = *this;
     moved.consumed_ = consumed;
     moved.place_ = std::move(place);
     return moved;
   }
 
-  /// The same on all ranks. All numbers of 64 bits are text, for no number of JSON has so many.
+  /// The same on all ranks, or as good: that of any rank holds for all. All numbers of 64 bits are text, for no number
+  /// of JSON has so many. Throws: DataError if the state of a generator cannot be saved.
   [[nodiscard]] State state() const {
     return {{"seed", std::to_string(seed_)},
             {"epoch", std::to_string(epoch_)},
             {"shuffle", is_shuffled_},
             {"count", count_ ? std::to_string(*count_) : std::string{}},
             {"consumed", consumed_ == 0 ? std::string{} : detail::compose("0-{}", consumed_)},  // intervals
-            {"place", detail::joined(place_, " ")}};
+            {"place", detail::text_of_place(place_)}};
   }
   /// Throws: ConfigError if the state is not one of an EpochPosition.
   void load_state(const State& state) {
@@ -17442,25 +17987,24 @@ class EpochPosition {
       if (consumed.substr(0, 2) != "0-") refuse("consumed", consumed);
       read.consumed_ = parse("consumed", std::string_view{consumed}.substr(2));
     }
-    std::string_view place = state.at("place").as<std::string>();
-    while (!place.empty()) {
-      const std::size_t end = std::min(place.find(' '), place.size());
-      read.place_.push_back(parse("place", place.substr(0, end)));
-      place.remove_prefix(std::min(end + 1, place.size()));
-    }
+    const auto& place = state.at("place").as<std::string>();
+    auto items = detail::place_of_text(place);
+    if (!items) refuse("place", std::string_view{place}.substr(0, most_shown));
+    read.place_ = std::move(*items);
     *this = std::move(read);
   }
   friend bool operator==(const EpochPosition&, const EpochPosition&) = default;
 
  private:
+  static constexpr std::size_t most_shown = 100;  // of a text that may be long
+
   [[noreturn]] static void refuse(std::string_view name, std::string_view text) {
     throw ConfigError{detail::compose("the saved position of a dataset is damaged: \"{}\" is \"{}\"", name, text)};
   }
   [[nodiscard]] static std::uint64_t parse(std::string_view name, std::string_view text) {
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{} || end != text.data() + text.size()) refuse(name, text);
-    return number;
+    const auto number = detail::whole_number(text);
+    if (!number) refuse(name, text);
+    return *number;
   }
   [[nodiscard]] static std::uint64_t number_in(const State& state, std::string_view name) {
     return parse(name, state.at(name).as<std::string>());
@@ -17471,7 +18015,7 @@ class EpochPosition {
   bool is_shuffled_ = false;
   std::optional<std::uint64_t> count_{};
   std::uint64_t consumed_ = 0;
-  std::vector<std::uint64_t> place_{};
+  detail::Place place_{};
 };
 static_assert(Stateful<EpochPosition>);
 
@@ -17876,7 +18420,7 @@ namespace detail {
 [[nodiscard]] inline std::uint64_t feed_key(const DataNode& node, std::string_view name, const EpochOptions& options,
                                             const EpochPosition& from) {
   std::string text = compose("{} {} {} {} {} {} {} {} {} {} {} {}", name, node.describe(), options.seed, options.epoch,
-                             options.shuffle, from.count().value_or(0), from.consumed(), joined(from.place(), " "),
+                             options.shuffle, from.count().value_or(0), from.consumed(), text_of_place(from.place()),
                              options.global_batch_size, options.micro_batches, options.world_size, options.stands_in);
   for (const Field& field : *node.schema()) {
     text += compose(" {} {} {}", field.name, static_cast<int>(field.dtype), joined(field.shape, "x"));
@@ -18167,6 +18711,51 @@ struct FeedMessage {
   std::uint64_t place = 0;
 };
 
+// What each item of a place begins with; the bytes of its state follow.
+struct FeedItem {
+  static constexpr std::uint64_t no_state = ~std::uint64_t{0};
+  static constexpr std::uint64_t same_state = no_state - 1;  // as that item had in the message before
+
+  std::uint64_t number = 0;
+  std::uint64_t state = no_state;  // bytes
+};
+
+// before: what was sent last, and becomes this place.
+[[nodiscard]] inline bool write_place(FeedWriter& to, Place place, Place& before, FeedPatience& patience) {
+  before.resize(place.size());
+  for (std::size_t at = 0; at < place.size(); ++at) {
+    const ReaderState& state = place[at].state;
+    FeedItem item{place[at].number};
+    if (state.has_value())
+      item.state = state.is_same_as(before[at].state) ? FeedItem::same_state : state.bytes().size();
+    if (!to.write(&item, sizeof item, patience)) return false;
+    if (item.state >= FeedItem::same_state) continue;
+    if (!to.write(state.bytes().data(), state.bytes().size(), patience)) return false;
+  }
+  before = std::move(place);
+  return true;
+}
+
+// place: what was read last. False if the leader has left; then it is still that.
+[[nodiscard]] inline bool read_place(FeedReader& from, std::size_t size, Place& place, FeedPatience& patience) {
+  Place read(size);
+  for (std::size_t at = 0; at < size; ++at) {
+    FeedItem item;
+    if (!from.read(&item, sizeof item, patience)) return false;
+    read[at] = item.number;
+    if (item.state == FeedItem::no_state) continue;
+    if (item.state == FeedItem::same_state) {
+      read[at].state = place.at(at).state;
+      continue;
+    }
+    std::string bytes(static_cast<std::size_t>(item.state), '\0');
+    if (!from.read(bytes.data(), bytes.size(), patience)) return false;
+    read[at] = ReaderState{item.number, std::move(bytes)};
+  }
+  place = std::move(read);
+  return true;
+}
+
 [[nodiscard]] inline bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& patience) {
   for (const Block& slice : slices) {
     if (!to.write(slice.ids().data(), slice.ids().size_bytes(), patience)) return false;
@@ -18222,7 +18811,20 @@ class LedBatches final : public StreamBatches {
 
   [[nodiscard]] std::size_t begin() override {
     if (!std::exchange(has_begun_, true)) gather();
-    const std::size_t size = read();
+    try {
+      return read_for_all();
+    } catch (...) {  // each worker comes to it by itself, and then says what it was
+      feed_->end_session();
+      throw;
+    }
+  }
+  [[nodiscard]] Place place() const override { return own_->place(); }
+  [[nodiscard]] Block take(Range range) override { return own_->take(range); }
+  void end() noexcept override { own_->end(); }
+
+ private:
+  [[nodiscard]] std::size_t read_for_all() {
+    const std::size_t size = own_->begin();
     if (taker_->has_left.load()) {  // then the stream may have ended before its time, which is no end for the others
       feed_->end_session();
       return 0;
@@ -18239,38 +18841,25 @@ class LedBatches final : public StreamBatches {
     }
     return size;
   }
-  [[nodiscard]] Place place() const override { return own_->place(); }
-  [[nodiscard]] Block take(Range range) override { return own_->take(range); }
-  void end() noexcept override { own_->end(); }
 
- private:
   void gather() {
     feed_->gather(key_, *taker_);
+    sent_.resize(feed_->writers().size());
     if (options_.world_size > 1) return;
     for (std::size_t at = 0; at < feed_->writers().size(); ++at) {
       of_epoch_.push_back(feed_->patience_with(at, *taker_));
     }
   }
 
-  // Where it fails, it does so for each worker by itself, which then says what it was.
-  [[nodiscard]] std::size_t read() {
-    try {
-      return own_->begin();
-    } catch (...) {
-      feed_->end_session();
-      throw;
-    }
-  }
-
   void serve(std::size_t at, std::size_t size, FeedPatience& patience) {
-    if (send(feed_->writers()[at], size, patience)) {
+    if (send(feed_->writers()[at], size, sent_[at], patience)) {
       feed_->writers()[at].flush();
     } else {
       feed_->give_up(at, patience);
     }
   }
 
-  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size, FeedPatience& patience) const {
+  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size, Place& sent, FeedPatience& patience) const {
     EpochOptions theirs = options_;
     theirs.rank = writer.rank();
     std::vector<Block> slices;
@@ -18282,10 +18871,9 @@ class LedBatches final : public StreamBatches {
         slices.push_back(std::move(slice));
       }
     }
-    const Place place = own_->place();
+    Place place = own_->place();
     const FeedMessage message{size, rows, place.size()};
-    return writer.write(&message, sizeof message, patience) &&
-           writer.write(place.data(), place.size() * sizeof(std::uint64_t), patience) &&
+    return writer.write(&message, sizeof message, patience) && write_place(writer, std::move(place), sent, patience) &&
            (slices.empty() || write_block(writer, slices, patience));
   }
 
@@ -18296,6 +18884,7 @@ class LedBatches final : public StreamBatches {
   std::uint64_t key_;
   MemoryShare share_;                     // of what is under way to the others
   std::vector<FeedPatience> of_epoch_{};  // with each of them, where they need not keep step
+  std::vector<Place> sent_{};             // to each of them
   bool has_begun_ = false;
 };
 
@@ -18356,8 +18945,8 @@ class FedBatches final : public StreamBatches {
   [[nodiscard]] std::optional<std::size_t> receive(FeedPatience& patience) {
     FeedMessage message;
     if (!line_->read(&message, sizeof message, patience)) return std::nullopt;
-    Place place(static_cast<std::size_t>(message.place));
-    if (!line_->read(place.data(), place.size() * sizeof(std::uint64_t), patience)) return std::nullopt;
+    Place place = place_;
+    if (!read_place(*line_, static_cast<std::size_t>(message.place), place, patience)) return std::nullopt;
     auto block = read_block(*line_, node_->schema(), static_cast<std::size_t>(message.rows), patience);
     if (!block) return std::nullopt;
     line_->release();
@@ -36964,14 +37553,17 @@ struct TarMember {
 /// Steps through an archive in the format of ustar, GNU or pax.
 class TarReader {
  public:
-  TarReader(std::string path, std::unique_ptr<ByteStream> bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {}
+  /// offset: where the stream is in the archive, at the begin of a header.
+  TarReader(std::string path, std::unique_ptr<ByteStream> bytes, std::uint64_t offset = 0)
+      : path_(std::move(path)), bytes_(std::move(bytes)), at_(offset) {}
 
   /// Goes on to the next regular file, past whatever is left of the one before; nothing at the end.
   /// Throws: DataError if the archive is damaged; then what follows cannot be found.
   [[nodiscard]] std::optional<TarMember> next() {
     Extension extension;
+    skip(std::exchange(left_, 0));
+    begin_ = at_;
     while (true) {
-      skip(std::exchange(left_, 0));
       const std::uint64_t begin = at_;
       if (!read_header()) return std::nullopt;
       const char type = header_[156];
@@ -36988,6 +37580,7 @@ class TarReader {
         return TarMember{extension.name.empty() ? read_name() : std::move(extension.name), {at_, size}};
       }
       if (type != 'K' && type != 'g') extension = {};  // these say nothing that matters here
+      skip(std::exchange(left_, 0));
     }
   }
 
@@ -36997,6 +37590,11 @@ class TarReader {
     left_ -= place.size;
     return content;
   }
+
+  /// Where a reader may begin that finds the file which next() has found.
+  [[nodiscard]] std::uint64_t begin() const noexcept { return begin_; }
+  /// As ByteStream::take_point(), up to there.
+  [[nodiscard]] std::optional<StreamPoint> take_point() { return bytes_->take_point(begin_); }
 
   [[noreturn]] void fail(std::uint64_t offset, std::string_view what) const {
     throw DataError{compose("{}: byte {} of the archive: {}", path_, offset, what)};
@@ -37127,8 +37725,9 @@ class TarReader {
   std::string path_;
   std::unique_ptr<ByteStream> bytes_;
   std::array<char, block_size> header_{};
-  std::uint64_t at_ = 0;
-  std::uint64_t left_ = 0;  // of the file that was found, and what pads it
+  std::uint64_t at_;
+  std::uint64_t begin_ = 0;  // of what next() has gone over
+  std::uint64_t left_ = 0;   // of the file that was found, and what pads it
 };
 
 }  // namespace detail
@@ -37181,8 +37780,10 @@ enum class TarContents : std::uint8_t { none, texts, all };
 /// Reads an archive sample by sample.
 class TarSampleReader {
  public:
-  TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan)
-      : path_(path), reader_(path, std::move(bytes)), plan_(std::move(plan)) {
+  /// offset: as of a TarReader.
+  TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan,
+                  std::uint64_t offset = 0)
+      : path_(path), reader_(path, std::move(bytes), offset), plan_(std::move(plan)) {
     advance();
   }
 
@@ -37200,6 +37801,14 @@ class TarSampleReader {
       if (!sample.places[column]) add_fault(sample, compose("it has no .{}", (*plan_->schema)[column].name));
     }
     return sample;
+  }
+
+  /// Where the next sample begins, and the last point of the stream up to there, once; damaged: left out before it.
+  [[nodiscard]] std::optional<FilePoint> take_point(std::uint64_t damaged) {
+    if (!member_) return std::nullopt;
+    auto point = reader_.take_point();
+    if (!point) return std::nullopt;
+    return FilePoint{reader_.begin(), damaged, std::move(*point)};
   }
 
   /// Says where a sample is, as messages begin.
@@ -37318,6 +37927,17 @@ class TarShards {
     return plan_;
   }
   [[nodiscard]] TarSampleReader open(const std::string& name) { return {name, open_bytes(name), plan()}; }
+  /// Opens an archive where a place says that a reader has stood before sample `from`; nothing if it does not.
+  struct Entered {
+    TarSampleReader reader;
+    std::uint64_t left_out;
+  };
+  [[nodiscard]] std::optional<Entered> enter(const std::string& name, const ReaderPlace& place, std::uint64_t from) {
+    auto bytes = open_bytes(name);
+    const auto point = FilePoint::go_to(place, from, *bytes);
+    if (!point) return std::nullopt;
+    return Entered{{name, std::move(bytes), plan(), point->offset}, point->damaged};
+  }
   /// What must be read so that it is known which samples are left out.
   [[nodiscard]] TarContents contents_to_check() const noexcept {
     return options_.on_error.stops_at_once() ? TarContents::none : TarContents::texts;
@@ -37371,13 +37991,24 @@ class TarShards {
 /// Goes over all archives, sample by sample, and counts what is left out.
 class TarWalk {
  public:
-  /// place: where it begins.
-  explicit TarWalk(std::shared_ptr<TarShards> shards, const FilePlace& place = {})
+  /// place: where it begins, at sample `from` or before it.
+  explicit TarWalk(std::shared_ptr<TarShards> shards, const ReaderPlace& place = {}, std::uint64_t from = 0)
       : shards_(std::move(shards)),
         names_(shards_->names()),
         file_(static_cast<std::size_t>(place.file)),
+        first_(place.samples),
         left_out_(place.damaged),
-        left_out_before_(place.damaged) {}
+        left_out_before_(place.damaged) {
+    if (!place.state.has_value() || file_ >= names_.size()) return;
+    auto entered = shards_->enter(names_[file_], place, from);
+    if (!entered) return;
+    reader_.emplace(std::move(entered->reader));
+    first_ = place.state.sample();
+    left_out_ = entered->left_out;
+  }
+
+  /// The number of the sample that comes first.
+  [[nodiscard]] std::uint64_t first() const noexcept { return first_; }
 
   /// Returns the next sample that has no fault; nothing at the end. Throws: DataError.
   [[nodiscard]] std::optional<TarSample> next(TarContents contents) {
@@ -37400,6 +38031,11 @@ class TarWalk {
     }
     return std::nullopt;
   }
+  /// With what another walk begins at the next sample, whose number is given: now and then.
+  [[nodiscard]] std::optional<ReaderState> take_state(std::uint64_t next) {
+    const auto point = reader_ ? reader_->take_point(left_out_) : std::nullopt;
+    return point ? std::optional{point->to_state(next)} : std::nullopt;
+  }
   /// The archive of the sample that came last.
   [[nodiscard]] std::size_t file() const noexcept { return file_; }
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
@@ -37410,6 +38046,7 @@ class TarWalk {
   std::shared_ptr<TarShards> shards_;
   std::vector<std::string> names_;
   std::size_t file_;
+  std::uint64_t first_;
   std::optional<TarSampleReader> reader_{};
   std::uint64_t left_out_;
   std::uint64_t left_out_before_;
@@ -37570,8 +38207,8 @@ inline std::unique_ptr<BlockReader> TarSource::open(std::uint64_t from) const {
 }
 static_assert(IndexedSource<TarSource>);
 
-/// Gives the samples of compressed tar archives, one after another. To go on in the middle of one, it is read
-/// again from its begin; those before it are not.
+/// Gives the samples of compressed tar archives, one after another. To go on in the middle of one, a part of it is read
+/// again, of which gzip() and zstd() tell; the archives before it are not.
 /// Example: ry::TarStream{ry::gzip("photos-*.tar.gz"), {.bytes = {"jpg"}, .text = {"cls"}}}
 class TarStream {
  public:
@@ -37592,7 +38229,7 @@ class TarStream {
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), shards_->names(), from, place);
     return std::make_unique<Reader>(shards_, from, place);
   }
@@ -37600,33 +38237,39 @@ class TarStream {
  private:
   class Reader final : public BlockReader {
    public:
-    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const FilePlace& place)
-        : schema_(shards->plan()->schema), walk_(shards, place), at_(place.samples), place_(place) {
-      while (at_ < from && next_sample(shards->contents_to_check())) ++at_;
+    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const ReaderPlace& place)
+        : schema_(shards->plan()->schema), walk_(shards, place, from), at_(walk_.first()), place_(place) {
+      if (at_ == place.samples) place_.state = {};
+      while (at_ < from && next_sample(shards->contents_to_check())) {
+      }
     }
     [[nodiscard]] Block next(std::size_t most_rows) override {
       BlockBuilder builder{schema_};
       while (builder.rows() < most_rows && builder.bytes() < detail::most_block_bytes) {
         const auto sample = next_sample(detail::TarContents::all);
         if (!sample) break;
-        detail::add_tar_sample(builder, at_++, sample->key, sample->contents);
+        detail::add_tar_sample(builder, at_ - 1, sample->key, sample->contents);
       }
       return builder.build();
     }
-    [[nodiscard]] FilePlace place() const override { return place_; }
+    [[nodiscard]] ReaderPlace place() const override { return place_; }
 
    private:
-    // Notes where the archive begins that it comes from.
+    // Notes where the archive begins that it comes from, and where another reader may go on after it.
     std::optional<detail::TarSample> next_sample(detail::TarContents contents) {
       auto sample = walk_.next(contents);
       if (walk_.file() != place_.file) place_ = {walk_.file(), at_, walk_.left_out_before()};
+      if (sample) {
+        ++at_;
+        if (auto state = walk_.take_state(at_)) place_.state = std::move(*state);
+      }
       return sample;
     }
 
     std::shared_ptr<const Schema> schema_;
     detail::TarWalk walk_;
-    std::uint64_t at_;
-    FilePlace place_;  // of the sample that came last
+    std::uint64_t at_;     // the sample that comes next
+    ReaderPlace place_{};  // of the one that came last
   };
 
   std::shared_ptr<detail::TarShards> shards_;
@@ -37832,28 +38475,118 @@ void fit(Worker& worker, P& preprocessor, const Dataset& dataset) {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Is what zlib needs to go on in the middle of a file: at the begin of a member, or of a block within one.
+/// Source: Adler, zlib's examples/zran.c.
+struct GzipPoint {
+  CompressedPlace place{};
+  bool begins_member = true;
+  std::uint8_t num_bits = 0;  ///< of the byte before the place that are still to be read
+  std::uint32_t crc = 0;      ///< of what the member has held so far
+  std::uint32_t size = 0;     ///< of that, modulo 2^32
+  std::string window{};       ///< the last of it, which is referred to
+
+  static constexpr std::size_t most_window = std::size_t{32} << 10;
+
+  /// The window is compressed: whoever saves a position saves it, and whoever shares one sends it.
+  [[nodiscard]] std::string to_bytes() const {
+    WireWriter writer;
+    writer.put(place);
+    writer.put(begins_member);
+    if (begins_member) return writer.text();
+    std::string packed(::compressBound(static_cast<uLong>(window.size())), '\0');
+    uLongf packed_size = static_cast<uLongf>(packed.size());
+    if (::compress2(reinterpret_cast<Bytef*>(packed.data()), &packed_size,
+                    reinterpret_cast<const Bytef*>(window.data()), static_cast<uLong>(window.size()), 1) != Z_OK) {
+      throw Error{"zlib has no memory for the state of a file"};
+    }
+    writer.put(num_bits);
+    writer.put(crc);
+    writer.put(size);
+    writer.put(static_cast<std::uint32_t>(window.size()));
+    writer.put_text(std::string_view{packed}.substr(0, packed_size));
+    return writer.text();
+  }
+  /// Throws: DataError if the bytes are none of these.
+  [[nodiscard]] static GzipPoint of_bytes(std::string_view bytes) {
+    WireReader reader{bytes};
+    GzipPoint point{.place = reader.take<CompressedPlace>(), .begins_member = reader.take<std::uint8_t>() == 1};
+    if (!point.begins_member) {
+      point.num_bits = reader.take<std::uint8_t>();
+      point.crc = reader.take<std::uint32_t>();
+      point.size = reader.take<std::uint32_t>();
+      point.window.resize(std::min<std::size_t>(reader.take<std::uint32_t>(), most_window));
+      const std::string packed = reader.take_text();
+      auto window_size = static_cast<uLongf>(point.window.size());
+      const int status = ::uncompress(reinterpret_cast<Bytef*>(point.window.data()), &window_size,
+                                      reinterpret_cast<const Bytef*>(packed.data()), static_cast<uLong>(packed.size()));
+      if (status != Z_OK || window_size != point.window.size()) throw DataError{"it is damaged"};
+    }
+    if (point.num_bits > 7 || (point.num_bits > 0 && point.place.offset == 0)) throw DataError{"it is damaged"};
+    return point;
+  }
+};
+
 /// Gives what a file compressed by gzip holds; it may have several members (RFC 1952, 2.2).
 class GzipStream final : public ByteStream {
  public:
-  explicit GzipStream(const std::string& path) : input_(path) {
-    constexpr int only_gzip = 16 + MAX_WBITS;
-    if (::inflateInit2(&state_, only_gzip) != Z_OK) throw Error{compose("{}: zlib has no memory", path)};
+  explicit GzipStream(const std::string& path) : path_(path), input_(path) {
+    if (::inflateInit2(&state_, with_header) != Z_OK) throw_no_memory();
   }
   ~GzipStream() override { ::inflateEnd(&state_); }
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
     std::size_t done = 0;
     while (done < size && has_more()) {
-      const std::size_t part = std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max());
-      state_.next_out = reinterpret_cast<Bytef*>(to + done);
-      state_.avail_out = static_cast<unsigned>(part);
-      step();
-      done += part - state_.avail_out;
+      if (is_between_members_) {
+        begin_member();
+      } else if (rest_ && rest_->is_unpacked) {
+        check_rest();
+      } else {
+        done += unpack(to + done, std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max()));
+      }
     }
     return done;
   }
 
+  [[nodiscard]] std::optional<StreamPoint> take_point(std::uint64_t offset) override { return points_.take(offset); }
+
+  [[nodiscard]] bool go_to(std::uint64_t offset, std::string_view saved) override {
+    GzipPoint point;
+    try {
+      point = GzipPoint::of_bytes(saved);
+    } catch (const DataError&) {
+      return false;
+    }
+    const auto before = input_.go_to(point.place);
+    if (!before) return false;
+    if (!point.begins_member) enter(point, *before);
+    has_member_ = true;
+    at_ = offset;
+    points_.begin_at(offset);
+    return true;
+  }
+
  private:
+  // Of the bytes that come out. A window takes some hundred microseconds to save; the begin of a member nothing.
+  static constexpr std::uint64_t between_windows = std::uint64_t{4} << 20;
+  static constexpr std::uint64_t between_members = std::uint64_t{256} << 10;
+  // For zlib.
+  static constexpr int with_header = 16 + MAX_WBITS;
+  static constexpr int without_header = -MAX_WBITS;
+  static constexpr int after_block = 128;
+  static constexpr int in_last_block = 64;
+
+  // Is what must be checked here of a member that was gone into in its middle: zlib checks whole ones.
+  struct Rest {
+    uLong crc = 0;
+    std::uint32_t size = 0;
+    bool is_unpacked = false;
+    bool is_crc_checked = false;
+    std::string word{};  // of the two that end a member, as far as it is there
+  };
+
+  [[noreturn]] void throw_no_memory() const { throw Error{compose("{}: zlib has no memory", path_)}; }
+
   // Has compressed bytes at hand; false behind the last member.
   bool has_more() {
     if (state_.avail_in > 0) return true;
@@ -37864,33 +38597,112 @@ class GzipStream final : public ByteStream {
     return !piece.empty();
   }
 
-  void step() {
-    if (is_between_members_) {
-      // Files on tapes are filled up with zeros, which gzip takes for nothing.
-      while (state_.avail_in > 0 && *state_.next_in == 0 && has_member_) {
-        ++state_.next_in;
-        --state_.avail_in;
-      }
-      if (state_.avail_in == 0) return;
-      ::inflateReset(&state_);
-      is_between_members_ = false;
-      has_member_ = true;
-    }
-    const int status = ::inflate(&state_, Z_NO_FLUSH);
-    if (status == Z_STREAM_END) is_between_members_ = true;
-    if (status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR) return;
-    input_.fail(state_.msg != nullptr ? state_.msg : "it is damaged", state_.avail_in);
+  // Takes compressed bytes, at most so many, of those at hand.
+  std::string_view take_input(std::size_t size) {
+    const std::string_view taken{reinterpret_cast<const char*>(state_.next_in),
+                                 std::min<std::size_t>(size, state_.avail_in)};
+    state_.next_in += taken.size();
+    state_.avail_in -= static_cast<unsigned>(taken.size());
+    return taken;
   }
 
+  void begin_member() {
+    // Files on tapes are filled up with zeros, which gzip takes for nothing.
+    while (state_.avail_in > 0 && *state_.next_in == 0 && has_member_) static_cast<void>(take_input(1));
+    if (state_.avail_in == 0) return;
+    if (points_.since(at_) >= between_members) add_point({});
+    ::inflateReset(&state_);
+    is_between_members_ = false;
+    has_member_ = true;
+  }
+
+  std::size_t unpack(char* to, std::size_t most) {
+    const std::uint64_t since = points_.since(at_);
+    const bool is_due = since >= between_windows;
+    if (!is_due) most = static_cast<std::size_t>(std::min<std::uint64_t>(most, between_windows - since));
+    state_.next_out = reinterpret_cast<Bytef*>(to);
+    state_.avail_out = static_cast<unsigned>(most);
+    const int status = ::inflate(&state_, is_due ? Z_BLOCK : Z_NO_FLUSH);  // the first stops at the end of a block
+    const std::size_t done = most - state_.avail_out;
+    at_ += done;
+    if (rest_) {
+      rest_->crc = ::crc32(rest_->crc, reinterpret_cast<const Bytef*>(to), static_cast<unsigned>(done));
+      rest_->size += static_cast<std::uint32_t>(done);
+    }
+    if (status == Z_STREAM_END) {
+      (rest_ ? rest_->is_unpacked : is_between_members_) = true;
+    } else if (status != Z_OK && status != Z_BUF_ERROR) {
+      input_.fail(state_.msg != nullptr ? state_.msg : "it is damaged", state_.avail_in);
+    } else if (is_due && (state_.data_type & (after_block | in_last_block)) == after_block) {
+      add_window();
+    }
+    return done;
+  }
+
+  void check_rest() {
+    rest_->word += take_input(sizeof(std::uint32_t) - rest_->word.size());
+    if (rest_->word.size() < sizeof(std::uint32_t)) return;
+    const auto word = WireReader{std::exchange(rest_->word, {})}.take<std::uint32_t>();
+    if (!std::exchange(rest_->is_crc_checked, true)) {
+      if (word != rest_->crc) input_.fail("incorrect data check", state_.avail_in);  // in zlib's words
+      return;
+    }
+    if (word != rest_->size) input_.fail("incorrect length check", state_.avail_in);
+    rest_.reset();
+    if (::inflateReset2(&state_, with_header) != Z_OK) throw_no_memory();
+    is_between_members_ = true;
+  }
+
+  void add_window() {
+    GzipPoint point{.begins_member = false,
+                    .num_bits = static_cast<std::uint8_t>(state_.data_type & 7),
+                    .crc = static_cast<std::uint32_t>(rest_ ? rest_->crc : state_.adler),
+                    .size = rest_ ? rest_->size : static_cast<std::uint32_t>(state_.total_out)};
+    point.window.resize(GzipPoint::most_window);
+    unsigned size = 0;
+    ::inflateGetDictionary(&state_, reinterpret_cast<Bytef*>(point.window.data()), &size);
+    point.window.resize(size);
+    add_point(std::move(point));
+  }
+  void add_point(GzipPoint point) {
+    StreamPoint here{.offset = at_};
+    if (const auto place = input_.place(state_.avail_in)) {
+      point.place = *place;
+      const auto kept = std::make_shared<const GzipPoint>(std::move(point));
+      here.save = [kept] { return kept->to_bytes(); };
+    }
+    points_.add(std::move(here));
+  }
+
+  // before: the bytes before the point.
+  void enter(const GzipPoint& point, std::string_view before) {
+    bool is_ready = ::inflateReset2(&state_, without_header) == Z_OK;
+    if (point.num_bits > 0) {
+      const int bits = static_cast<unsigned char>(before.back()) >> (8 - point.num_bits);
+      is_ready = is_ready && ::inflatePrime(&state_, point.num_bits, bits) == Z_OK;
+    }
+    is_ready = is_ready && ::inflateSetDictionary(&state_, reinterpret_cast<const Bytef*>(point.window.data()),
+                                                  static_cast<unsigned>(point.window.size())) == Z_OK;
+    if (!is_ready) throw_no_memory();
+    rest_ = Rest{.crc = point.crc, .size = point.size};
+    is_between_members_ = false;
+  }
+
+  std::string path_;
   CompressedInput input_;
   z_stream state_{};
+  StreamPoints points_{};
+  std::uint64_t at_ = 0;  // of the bytes that come out
   bool is_between_members_ = true;
   bool has_member_ = false;
+  std::optional<Rest> rest_{};
 };
 
 }  // namespace detail
 
-/// Names files that are compressed by gzip, for CsvStream and its like. Example: ry::CsvStream{ry::gzip("a-*.csv.gz")}
+/// Names files that are compressed by gzip, for CsvStream and its like. To go on in the middle of one takes as long as
+/// to unpack 4 MiB and the block (of deflate) in which they end, or 256 KiB and the member, if that is less. Example:
+/// ry::CsvStream{ry::gzip("a-*.csv.gz")}
 [[nodiscard]] inline CompressedFiles gzip(InputFiles files) {
   return {std::move(files), [](const std::string& path) -> std::unique_ptr<detail::ByteStream> {
             return std::make_unique<detail::GzipStream>(path);
@@ -38185,15 +38997,30 @@ class ZstdStream final : public ByteStream {
     ZSTD_outBuffer out{to, size, 0};
     while (out.pos < size) {
       if (in_.pos == in_.size && !is_flushing_ && !load()) break;
+      if (is_between_frames_) note_frame(at_ + out.pos);
       const std::size_t left = ::ZSTD_decompressStream(state_.get(), &out, &in_);
       if (::ZSTD_isError(left) != 0) input_.fail(::ZSTD_getErrorName(left), in_.size - in_.pos);
       is_between_frames_ = left == 0;
       is_flushing_ = out.pos == size && !is_between_frames_;
     }
+    at_ += out.pos;
     return out.pos;
   }
 
+  [[nodiscard]] std::optional<StreamPoint> take_point(std::uint64_t offset) override { return points_.take(offset); }
+
+  [[nodiscard]] bool go_to(std::uint64_t offset, std::string_view saved) override {
+    if (saved.size() != sizeof(CompressedPlace)) return false;
+    if (!input_.go_to(WireReader{saved}.take<CompressedPlace>())) return false;
+    at_ = offset;
+    points_.begin_at(offset);
+    return true;
+  }
+
  private:
+  // Of the bytes that come out, so that small frames cost nothing.
+  static constexpr std::uint64_t between_points = std::uint64_t{256} << 10;
+
   struct Free {
     void operator()(ZSTD_DStream* state) const noexcept { ::ZSTD_freeDStream(state); }
   };
@@ -38205,16 +39032,35 @@ class ZstdStream final : public ByteStream {
     return !piece.empty();
   }
 
+  // Where a frame begins, nothing of what came before is needed.
+  void note_frame(std::uint64_t offset) {
+    if (points_.since(offset) < between_points) return;
+    StreamPoint here{.offset = offset};
+    if (const auto place = input_.place(in_.size - in_.pos)) {
+      here.save = [place = *place] {
+        WireWriter writer;
+        writer.put(place);
+        return writer.text();
+      };
+    }
+    points_.add(std::move(here));
+  }
+
   CompressedInput input_;
   std::unique_ptr<ZSTD_DStream, Free> state_;
   ZSTD_inBuffer in_{nullptr, 0, 0};
+  StreamPoints points_{};
+  std::uint64_t at_ = 0;  // of the bytes that come out
   bool is_between_frames_ = true;
   bool is_flushing_ = false;  // there may be more to come out without anything put in
 };
 
 }  // namespace detail
 
-/// Names files that are compressed by zstd, for CsvStream and its like. Example: ry::CsvStream{ry::zstd("a-*.csv.zst")}
+/// Names files that are compressed by zstd, for CsvStream and its like. To go on in the middle of one takes as long as
+/// to unpack 256 KiB and the frame in which they end: a file of one frame, as zstd itself writes it, is read again from
+/// its begin; pzstd, and what writes the seekable format, make many frames. Example:
+/// ry::CsvStream{ry::zstd("a-*.csv.zst")}
 [[nodiscard]] inline CompressedFiles zstd(InputFiles files) {
   return {std::move(files), [](const std::string& path) -> std::unique_ptr<detail::ByteStream> {
             return std::make_unique<detail::ZstdStream>(path);
@@ -48957,55 +49803,59 @@ static_assert(Backend<Nccl>);
 
 #if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
 
-// ---- railyard/torch/detail/batch_buffers.hpp
-// The memory that batches are written to, used again once nobody holds it. Torch room.
+// ---- railyard/torch/detail/autocast_settings.hpp
+// What LibTorch's autocasting is set to on a thread, whatever the release. Torch room.
 
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <c10/core/Storage.h>
-#include <c10/core/TensorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+#include <torch/version.h>
 
 namespace railyard::inline v0_1 {
+
 namespace detail {
 
-// Gives out tensors, each new, over memory that no other tensor has: whatever holds one, be it a view, a graph or the
-// user, also holds its storage, and so keeps it from being given out again. Used by one thread at a time; tensors may
-// be let go of on any.
-class BatchBuffers {
- public:
-  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of.
-  explicit BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
+// Inside an autocast scope LibTorch keeps the casts of weights until the outermost one is left. Where weights are
+// updated inside, the next forward pass would go on with the old ones. Cost: nothing worth naming outside a scope.
+inline void forget_casts() { at::autocast::clear_cache(); }
 
-  // Its elements are whatever was there.
-  [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type) {
-    const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{});
-    const std::size_t size = static_cast<std::size_t>(count) * c10::elementSize(type);
-    const auto free = std::find_if(kept_.begin(), kept_.end(), [size](const c10::Storage& storage) {
-      return storage.use_count() == 1 && storage.nbytes() >= size && storage.nbytes() / 2 <= size;
-    });
-    if (free == kept_.end()) return take_new(shape, type);
-    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage{*free}, c10::DispatchKeySet{c10::DispatchKey::CPU}, c10::scalarTypeToTypeMeta(type));
-    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
-    return tensor;
+// Of one kind of device, CPU or CUDA.
+struct AutocastSettings {
+  bool is_enabled = false;
+  at::ScalarType dtype = at::ScalarType::BFloat16;
+
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+  [[nodiscard]] static AutocastSettings of(at::DeviceType kind) {
+    return {.is_enabled = at::autocast::is_autocast_enabled(kind), .dtype = at::autocast::get_autocast_dtype(kind)};
   }
-
- private:
-  [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type) {
-    at::Tensor tensor = at::empty(shape, type);
-    if (most_kept_ == 0) return tensor;
-    if (kept_.size() == most_kept_) kept_.erase(kept_.begin());
-    kept_.push_back(tensor.storage());
-    return tensor;
+  // Throws: c10::Error, having changed nothing, if the release does not know the type there.
+  void apply(at::DeviceType kind) const {
+    at::autocast::set_autocast_dtype(kind, dtype);
+    at::autocast::set_autocast_enabled(kind, is_enabled);
   }
-
-  std::size_t most_kept_;
-  std::vector<c10::Storage> kept_{};
+#else
+  [[nodiscard]] static AutocastSettings of(at::DeviceType kind) {
+    if (kind == at::DeviceType::CPU) {
+      return {.is_enabled = at::autocast::is_cpu_enabled(), .dtype = at::autocast::get_autocast_cpu_dtype()};
+    }
+    return {.is_enabled = at::autocast::is_enabled(), .dtype = at::autocast::get_autocast_gpu_dtype()};
+  }
+  void apply(at::DeviceType kind) const {
+    if (kind == at::DeviceType::CPU) {
+      at::autocast::set_autocast_cpu_dtype(dtype);
+      at::autocast::set_cpu_enabled(is_enabled);
+    } else {
+      at::autocast::set_autocast_gpu_dtype(dtype);
+      at::autocast::set_enabled(is_enabled);
+    }
+  }
+#endif
 };
 
 }  // namespace detail
+
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/detail/thread_budget.hpp
@@ -49185,23 +50035,6 @@ inline void check_backward_works(const Worker& worker) {
   }
 }
 
-// Tells of a model's tensor that is not where its worker computes. Throws: ConfigError if it is on another GPU.
-inline void check_place(Worker& worker, std::string_view name, at::Device place) {
-  const Device home = worker.device();
-  if (home.kind != DeviceKind::cuda) return;
-  if (place.is_cuda() && place.index() == home.index) return;
-  if (place.is_cuda()) {
-    throw ConfigError{compose(
-        "prepare_model() on rank {}/{}: {} lies on {}, and this worker's GPU is cuda:{}: give the factory's model "
-        "->to(ry::device(worker))",
-        worker.rank(), worker.world_size(), name, place.str(), home.index)};
-  }
-  worker.warn(compose(
-      "prepare_model(): {} lies on the {}, so its gradient goes to the GPU and back in every step: give the factory's "
-      "model ->to(ry::device(worker))",
-      name, place.str()));
-}
-
 }  // namespace detail
 
 }  // namespace railyard::inline v0_1
@@ -49318,6 +50151,133 @@ template <Element T>
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/autocast.hpp
+// Computes in bf16 or f16 where that is safe, for as long as a scope lasts. Torch room.
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <torch/version.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says what an Autocast does.
+struct AutocastOptions {
+  /// bf16, or torch::kHalf (f16), whose gradients need a GradScaler.
+  at::ScalarType dtype = at::ScalarType::BFloat16;
+  /// false: computes in the tensors' own types, inside a scope that does not.
+  bool enabled = true;
+};
+
+/// Is a scope in which this thread's matrix products, convolutions and the like compute in bf16 or f16, and what needs
+/// the range, such as losses, in f32: LibTorch's own list. Weights stay in f32, and so do their gradients. Enter it for
+/// the forward pass and the loss, and leave it before backward(), which goes by what the forward pass did.
+///
+/// Scopes nest; each leaves everything as it was, also by an exception, and the outermost one forgets the casts of
+/// weights. They are forgotten with each step and update as well, so that a scope may also last for the whole loop. A
+/// scope ends on the thread where it began. Throws: ConfigError if the device is neither CPU nor CUDA, if the type is
+/// another one, or if this LibTorch does not compute in f16 on CPUs, as releases before 2.3 do not.
+/// Example: at::Tensor loss; { const ry::Autocast autocast{worker}; loss = loss_of(net->forward(x), y); }
+class Autocast {
+ public:
+  /// On that kind of device. Example: const ry::Autocast exact{torch::kCPU, {.enabled = false}};
+  explicit Autocast(at::Device device, const AutocastOptions& options = {})
+      : kind_(device.type()), before_(known_settings(device)) {
+    apply(options);
+    at::autocast::increment_nesting();
+  }
+  /// On the kind of device that the worker's tensors belong on; see device().
+  explicit Autocast(Worker& worker, const AutocastOptions& options = {}) : Autocast(device(worker), options) {}
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+  ~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) detail::forget_casts();
+    before_.apply(kind_);
+  }
+
+ private:
+  [[nodiscard]] static detail::AutocastSettings known_settings(at::Device device) {
+    if (device.is_cpu() || device.is_cuda()) return detail::AutocastSettings::of(device.type());
+    throw ConfigError{
+        detail::compose("Autocast computes on CPUs and CUDA devices; {} was given: give the device of the model, "
+                        "ry::device(worker)",
+                        device.str())};
+  }
+
+  void apply(const AutocastOptions& options) const {
+    if (options.dtype != at::ScalarType::BFloat16 && options.dtype != at::ScalarType::Half) {
+      throw ConfigError{
+          detail::compose("AutocastOptions::dtype is {}: give torch::kBFloat16, or torch::kHalf with a GradScaler",
+                          c10::toString(options.dtype))};
+    }
+    if (!options.enabled) return detail::AutocastSettings{.is_enabled = false, .dtype = before_.dtype}.apply(kind_);
+    try {
+      detail::AutocastSettings{.is_enabled = true, .dtype = options.dtype}.apply(kind_);
+    } catch (const c10::Error&) {
+      throw ConfigError{
+          detail::compose("Autocast: LibTorch {} does not compute in {} on CPUs: use torch::kBFloat16, or a newer "
+                          "LibTorch (2.3 or later does)",
+                          TORCH_VERSION, c10::toString(options.dtype))};
+    }
+  }
+
+  at::DeviceType kind_;
+  detail::AutocastSettings before_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/batch_buffers.hpp
+// The memory that batches are written to, used again once nobody holds it. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Gives out tensors, each new, over memory that no other tensor has: whatever holds one, be it a view, a graph or the
+// user, also holds its storage, and so keeps it from being given out again. Used by one thread at a time; tensors may
+// be let go of on any.
+class BatchBuffers {
+ public:
+  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of.
+  explicit BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
+
+  // Its elements are whatever was there.
+  [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type) {
+    const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{});
+    const std::size_t size = static_cast<std::size_t>(count) * c10::elementSize(type);
+    const auto free = std::find_if(kept_.begin(), kept_.end(), [size](const c10::Storage& storage) {
+      return storage.use_count() == 1 && storage.nbytes() >= size && storage.nbytes() / 2 <= size;
+    });
+    if (free == kept_.end()) return take_new(shape, type);
+    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage{*free}, c10::DispatchKeySet{c10::DispatchKey::CPU}, c10::scalarTypeToTypeMeta(type));
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+    return tensor;
+  }
+
+ private:
+  [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type) {
+    at::Tensor tensor = at::empty(shape, type);
+    if (most_kept_ == 0) return tensor;
+    if (kept_.size() == most_kept_) kept_.erase(kept_.begin());
+    kept_.push_back(tensor.storage());
+    return tensor;
+  }
+
+  std::size_t most_kept_;
+  std::vector<c10::Storage> kept_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/agreement.hpp
 // Makes sure that all ranks hold the same model, each its own, with equal weights and buffers. Torch room.
 
@@ -49341,6 +50301,31 @@ struct NamedTensor {
   for (const auto& item : module.named_parameters()) tensors.push_back({item.key(), item.value(), true});
   for (const auto& item : module.named_buffers()) tensors.push_back({item.key(), item.value(), false});
   return tensors;
+}
+
+// Tells of a model's tensors that are not where its worker computes. Throws: ConfigError if one is on another GPU.
+inline void check_places(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  const Device home = worker.device();
+  if (home.kind != DeviceKind::cuda) return;
+  std::size_t num_on_cpu = 0;
+  std::string_view first;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined()) continue;
+    const at::Device place = named.tensor.device();
+    if (place.is_cuda() && place.index() != home.index) {
+      throw ConfigError{compose(
+          "prepare_model() on rank {}/{}: {} lies on {}, and this worker's GPU is cuda:{}: give the factory's model "
+          "->to(ry::device(worker))",
+          worker.rank(), worker.world_size(), named.name, place.str(), home.index)};
+    }
+    if (place.is_cpu() && num_on_cpu++ == 0) first = named.name;
+  }
+  if (num_on_cpu == 0) return;
+  worker.warn(
+      compose("prepare_model(): {} of the model's {} tensors, such as {}, lie on the CPU, and what is exchanged of "
+              "them goes to "
+              "the GPU and back in every step: give the factory's model ->to(ry::device(worker))",
+              num_on_cpu, tensors.size(), first));
 }
 
 // Of a hash what ranks compare by sums: 16 bits, so that the sum of its square over a thousand ranks is exact in a
@@ -49504,6 +50489,16 @@ template <class T>
                                  : compose("rank {} has {} tensors, rank 0 has {}; ", rank, num_theirs, num_ours);
   const auto [at, lines] = first_difference(first, rank, other);
   return compose("{}tensor {} is {}", counts, at, lines);
+}
+
+// Returns rank 0's numbers, of which other ranks may have more or fewer.
+[[nodiscard]] inline std::vector<std::int64_t> numbers_of_first_rank(Worker& worker,
+                                                                     std::vector<std::int64_t> numbers) {
+  auto count = static_cast<std::int64_t>(numbers.size());
+  worker.broadcast(buffer_of_value(count), 0);
+  numbers.resize(static_cast<std::size_t>(count));
+  worker.broadcast(buffer_of(numbers), 0);
+  return numbers;
 }
 
 // Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
@@ -49732,15 +50727,20 @@ struct GradientPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   at::Tensor weights{};   // a view of one dimension; undefined where this rank has no part
+  at::Tensor master{};    // the same in f32, where the optimizer updates that; see PrepareOptimizerOptions
   bool is_spent = false;  // an update has used what is in the gradient
   bool is_mixed = false;  // and a backward pass has added to that
   bool is_copy = false;   // a rank of the first host has the same one, and tells of it for both
 
   [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
 
+  // What the optimizer updates, and which has the gradient.
+  [[nodiscard]] at::Tensor& updated() noexcept { return master.defined() ? master : weights; }
+  [[nodiscard]] const at::Tensor& updated() const noexcept { return master.defined() ? master : weights; }
+
   // Of one more backward pass.
   void add(const at::Tensor& added) {
-    at::Tensor& gradient = weights.mutable_grad();
+    at::Tensor& gradient = updated().mutable_grad();
     if (gradient.defined()) {
       gradient.add_(added);
       is_mixed = is_mixed || is_spent;
@@ -49781,6 +50781,11 @@ struct GradientSlot {
   // Whether its model is gone, and every graph that leads to it: nobody knows it but this slot and its accumulator.
   [[nodiscard]] bool is_ended() const {
     return accumulator ? accumulator.use_count() == 1 && parameter.use_count() == 2 : parameter.use_count() == 1;
+  }
+
+  // Whether LibTorch has another accumulator for the parameter, as it does after .to().
+  [[nodiscard]] bool has_lost_hook() const {
+    return torch::autograd::impl::try_get_grad_accumulator(parameter) != accumulator;
   }
 
   // Elements of the sum: two for a complex number.
@@ -49888,6 +50893,18 @@ struct GradientSlot {
     return gradient;
   }
 };
+
+[[nodiscard]] inline bool are_all_on_cpu(const std::vector<GradientSlot>& slots) {
+  return std::all_of(slots.begin(), slots.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
+}
+
+// What the other passes of a step have left would be half a step.
+inline void drop_gradients(const std::vector<GradientSlot>& slots) {
+  for (const GradientSlot& slot : slots) {
+    slot.parameter.mutable_grad().reset();
+    if (const auto piece = slot.piece.lock(); piece && !piece->is_empty()) piece->updated().mutable_grad().reset();
+  }
+}
 
 // Numbers of slots that are exchanged together.
 using Bucket = std::vector<std::size_t>;
@@ -50129,8 +51146,10 @@ struct SavedTensor {
     return shape;
   }
 
-  [[nodiscard]] bool fits(const at::Tensor& real) const {
-    return order.size() == state->shape.size() && state->dtype == dtype_of_tensor(real) &&
+  [[nodiscard]] bool fits(const at::Tensor& real) const { return fits(real, real.scalar_type()); }
+  // The same of what is kept of a tensor in another type.
+  [[nodiscard]] bool fits(const at::Tensor& real, at::ScalarType type) const {
+    return order.size() == state->shape.size() && scalar_type_of(state->dtype) == type &&
            real.sizes().equals(logical_shape());
   }
 
@@ -51261,7 +52280,8 @@ namespace detail {
 
 namespace railyard::inline v0_1 {
 
-/// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike.
+/// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike. With a
+/// GradScaler an overflow is nothing to tell of, or to stop for, unless it goes on.
 enum class NonFinite : std::uint8_t {
   /// Every gradient becomes undefined on all ranks, so that the optimizer leaves the step out, and the running
   /// statistics of normalising modules go back to what they were when samples() began the step. StepTimes::skipped
@@ -51698,6 +52718,56 @@ class CommunicationThread {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/loss_scaling.hpp
+// What is known of a step whose loss was scaled. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Between two updates of a GradScaler. Optimizers are known by their addresses.
+struct LossScaling {
+  bool is_scaled = false;               // a loss, since the last update
+  bool is_overflow = false;             // and a gradient has come of that which is not finite, on some rank: all know
+  std::uint64_t step = 0;               // the last one in which that was so
+  std::string parameter{};              // the first one then; empty if this rank has nothing of it
+  std::vector<const void*> unscaled{};  // whose gradients have been divided by the scale
+  std::vector<const void*> stepped{};
+
+  void note_overflow(std::uint64_t at_step, const std::string& name) {
+    is_overflow = true;
+    step = at_step;
+    parameter = name;
+  }
+
+  [[nodiscard]] static bool has(const std::vector<const void*>& optimizers, const void* optimizer) {
+    return std::find(optimizers.begin(), optimizers.end(), optimizer) != optimizers.end();
+  }
+  // Whether the optimizer's gradients are those of the scaled loss.
+  [[nodiscard]] bool are_scaled(const void* optimizer) const { return is_scaled && !has(unscaled, optimizer); }
+
+  void begin() {
+    is_scaled = is_overflow = false;
+    unscaled.clear();
+    stepped.clear();
+  }
+};
+
+// The one that a worker has, as long as its GradScaler lives.
+struct LossScalings {
+  static constexpr std::string_view extension_name = "torch.loss_scaling";
+  std::weak_ptr<LossScaling> current{};
+  bool has_any = false;  // there is one or was
+};
+
+[[nodiscard]] inline std::shared_ptr<LossScaling> loss_scaling_of(Worker& worker) {
+  return worker.extension<LossScalings>().current.lock();
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/gradient_refusals.hpp
 // What is refused because gradients would go wrong without a word. Torch room.
 
@@ -51769,6 +52839,16 @@ namespace detail {
               worker.rank(), worker.world_size(), step)};
 }
 
+// Its gradients are as many times too large as the loss was.
+inline void refuse_scaled(Worker& worker, const void* optimizer, std::string_view call) {
+  const auto scaling = loss_scaling_of(worker);
+  if (!scaling || !scaling->are_scaled(optimizer)) return;
+  throw ConfigError{
+      compose("{} on rank {}/{}: the gradients are still those of a loss that a GradScaler has scaled: call "
+              "scaler.unscale_(optimizer) before they are clipped, and scaler.step(optimizer) for the update",
+              call, worker.rank(), worker.world_size())};
+}
+
 // Between the micro-batches of a step somebody has dropped their gradients, or gone on with a part of them.
 [[noreturn]] inline void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
                                         std::uint64_t step) {
@@ -51819,6 +52899,11 @@ inline void refuse_half(const Worker& worker, const std::vector<GradientSlot>& s
       compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
               "ModelOptions::non_finite to skip or allow",
               what, worker.rank(), worker.world_size())};
+}
+
+inline void warn_of_first_skipped(Worker& worker, const std::string& what) {
+  if (worker.rank() != 0) return;
+  worker.warn(what + "; the step is left out on all ranks, as later ones will be without a word");
 }
 
 inline void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps) {
@@ -52481,7 +53566,7 @@ namespace detail {
   for (const auto& one : open) {
     const auto piece = one.second->piece.lock();
     const bool has_piece = piece && !piece->is_empty();
-    const at::Tensor& gradient = has_piece ? piece->weights.grad() : one.second->parameter.grad();
+    const at::Tensor& gradient = has_piece ? piece->updated().grad() : one.second->parameter.grad();
     if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
   }
   return "";
@@ -52793,7 +53878,7 @@ class HostSums {
     const std::size_t at = part.range.begin - static_cast<std::size_t>(part.piece->begin);
     const std::array<T*, 1> target{part.mean.template data_ptr<T>() + at};
     const bool is_finite = write(std::span<T* const>{target});
-    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->weights.scalar_type()));
+    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->updated().scalar_type()));
     return is_finite;
   }
 
@@ -53548,12 +54633,19 @@ struct UpdateDigest {
   std::uint64_t num_updates = 0;
   UpdateSettings last{};
   std::optional<double> max_norm{};  // to which gradients were clipped last
+  std::optional<double> scale{};     // of a GradScaler
 
   void add(UpdateSettings settings) {
     last = std::move(settings);
     ++num_updates;
     const std::uint64_t hash = last.rounded_hash();
     value = short_digest(digest_of(std::as_bytes(std::span{&hash, 1}), value + 1));
+  }
+  // A GradScaler's, by which it divides.
+  void add_scale(double factor) {
+    scale = factor;
+    const auto rounded = static_cast<float>(factor);
+    value = short_digest(digest_of(std::as_bytes(std::span{&rounded, 1}), value + 1));
   }
   void add_clipping(double norm) {
     max_norm = norm;
@@ -53564,7 +54656,8 @@ struct UpdateDigest {
   // One a line.
   [[nodiscard]] std::string text() const {
     return compose("updates: {}\n", num_updates) + last.text() +
-           (max_norm ? compose("max_norm of clip_grad_norm_: {}\n", *max_norm) : "");
+           (max_norm ? compose("max_norm of clip_grad_norm_: {}\n", *max_norm) : "") +
+           (scale ? compose("scale of the GradScaler: {}\n", *scale) : "");
   }
 };
 
@@ -53963,7 +55056,7 @@ class GradientExchange {
     }
     GradientSlot& slot = self->slots_[known->second];
     slot.has_begun = false;
-    if (has_lost_hook(slot) || slot.has_other_shape()) hook(self, known->second);
+    if (slot.has_lost_hook() || slot.has_other_shape()) hook(self, known->second);
     slot.storage = StorageMark{parameter};
   }
 
@@ -53994,6 +55087,11 @@ class GradientExchange {
     }
   }
 
+  // The same of any parameter.
+  void check_complete(std::string_view call) const {
+    if (!window_.is_last) refuse_early(*worker_, call, window_.step);
+  }
+
   // Watches a model whose parameters have been added, for as long as it lives.
   void watch(const torch::nn::Module& module) { models_.add(module); }
 
@@ -54003,6 +55101,7 @@ class GradientExchange {
   // there.
   [[nodiscard]] bool can_share_weights() const { return exchange_.has_host() && !options_.comm_hook; }
 
+  [[nodiscard]] NonFinite non_finite() const noexcept { return options_.non_finite; }
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
 
   // Takes over what prepare_model() was told, after watch(): the same on all ranks, and for all models. A model that is
@@ -54024,6 +55123,8 @@ class GradientExchange {
 
   // Tells the user, at the end of training, of steps that have left no trace.
   void warn_of_skipped() const {
+    // Overflows are how a GradScaler finds its scale.
+    if (worker_->extension<LossScalings>().has_any && clock_.skipped() < window_.step) return;
     if (options_.non_finite == NonFinite::skip) detail::warn_of_skipped(*worker_, clock_.skipped(), window_.step);
   }
 
@@ -54037,7 +55138,7 @@ class GradientExchange {
   void abandon_step() {
     if (window_.is_last) return;
     window_ = {.step = window_.step};
-    drop_gradients();  // which are weighted, so that nobody can go on with them
+    drop_gradients(slots_);  // which are weighted, so that nobody can go on with them
     for (GradientSlot& slot : slots_) slot.forget_micro_batches();
   }
 
@@ -54048,7 +55149,7 @@ class GradientExchange {
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
       GradientSlot& slot = self->slots_[index];
       if (slot.has_other_shape()) refuse_reshaped(*self->worker_, slot);
-      if (has_lost_hook(slot)) {
+      if (slot.has_lost_hook()) {
         if (slot.has_begun) refuse_converted(*self->worker_, slot);
         hook(self, index);
       }
@@ -54061,7 +55162,8 @@ class GradientExchange {
       }
       self->window_ = {.step = self->window_.step + 1};
       if (self->watches_weights()) self->weight_watch_.look(self->slots_, self->window_.step);
-      if (self->options_.non_finite == NonFinite::skip) {
+      forget_casts();
+      if (self->leaves_steps_out()) {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
       }
     }
@@ -54159,10 +55261,6 @@ class GradientExchange {
     std::weak_ptr<GradientExchange> exchange_;
     const void* parameter_;  // of the accumulator that has the hook, which keeps it alive
   };
-
-  [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
-    return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
-  }
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
     GradientSlot& slot = self->slots_[index];
@@ -54287,7 +55385,7 @@ class GradientExchange {
   void exchange() {
     const at::NoGradGuard no_grad;
     for (const GradientSlot& slot : slots_) {
-      if (has_lost_hook(slot)) refuse_converted(*worker_, slot);
+      if (slot.has_lost_hook()) refuse_converted(*worker_, slot);
     }
     statistics_.put_back();
     if (!window_.is_last) return;
@@ -54314,11 +55412,10 @@ class GradientExchange {
     sync_buffers(*worker_, models_.buffers(), options_.buffers);
     if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
-    if (options_.non_finite == NonFinite::allow) return;
     if (!is_finite) {
       refuse_step(exchange_.open());
-    } else if (window_.is_refused) {
-      drop_gradients();
+    } else if (window_.is_refused && leaves_steps_out()) {
+      drop_gradients(slots_);
       before_step_.put_back();
     }
   }
@@ -54326,7 +55423,9 @@ class GradientExchange {
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
     const PassTerms terms{
-        .header = next_header(), .checks_finite = options_.non_finite != NonFinite::allow, .uses_host = uses_host()};
+        .header = next_header(),
+        .checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr,
+        .uses_host = uses_host()};
     exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
   }
 
@@ -54339,12 +55438,8 @@ class GradientExchange {
     std::int64_t allows = allows_overlap() && !schedule_.has_repeats() ? 1 : 0;
     worker_->all_reduce(buffer_of_value(allows), ReduceOp::min);
     if (allows == 0) return;
-    auto num_observed = static_cast<std::int64_t>(schedule_.observed().size());
-    worker_->broadcast(buffer_of_value(num_observed), 0);
-    std::vector<std::int64_t> order = schedule_.observed();
-    order.resize(static_cast<std::size_t>(num_observed));
-    worker_->broadcast(buffer_of(order), 0);
-    schedule_.cut(order, slots_, limits_of(options_, slots_, spans_hosts()));
+    schedule_.cut(numbers_of_first_rank(*worker_, schedule_.observed()), slots_,
+                  limits_of(options_, slots_, spans_hosts()));
     if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
     if (!thread_) {
       const auto& pool = worker_->extension<WorkerPool>().binding;
@@ -54355,13 +55450,13 @@ class GradientExchange {
   }
 
   [[nodiscard]] bool allows_overlap() const {
-    if (options_.comm_hook || !are_all_on_cpu()) return false;
+    if (options_.comm_hook || !are_all_on_cpu(slots_)) return false;
     return options_.overlap == Overlap::on || spans_hosts() || usable_cores() > worker_->local_world_size();
   }
 
   [[nodiscard]] bool spans_hosts() const { return worker_->local_world_size() < worker_->world_size(); }
 
-  [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(); }
+  [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(slots_); }
 
   // Counts the pass.
   [[nodiscard]] PassHeader next_header() {
@@ -54383,29 +55478,27 @@ class GradientExchange {
 
   [[nodiscard]] bool watches_weights() const { return options_.compare_weights && worker_->world_size() > 1; }
 
-  [[nodiscard]] bool are_all_on_cpu() const {
-    return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
+  // Whether a step whose gradients are not finite leaves no trace.
+  [[nodiscard]] bool leaves_steps_out() const {
+    return options_.non_finite == NonFinite::skip ||
+           (options_.non_finite == NonFinite::stop && loss_scaling_of(*worker_) != nullptr);
   }
 
-  // What the other passes of a step have left would be half a step.
-  void drop_gradients() {
-    for (const GradientSlot& slot : slots_) {
-      slot.parameter.mutable_grad().reset();
-      if (const auto piece = slot.piece.lock(); piece && !piece->is_empty()) piece->weights.mutable_grad().reset();
-    }
-  }
-
-  // Leaves the step out on all ranks, or ends it, as all have found the same.
+  // Leaves the step out on all ranks, or ends it, as all have found the same. With a GradScaler that is an overflow,
+  // until the scaler finds that it is none.
   void refuse_step(const OpenSlots& open) {
+    const auto scaling = loss_scaling_of(*worker_);
+    if (options_.non_finite == NonFinite::allow && !scaling) return;
     const std::string name = first_not_finite(open);
     if (!std::exchange(window_.is_refused, true)) clock_.count_skipped();
-    drop_gradients();
+    if (scaling) scaling->note_overflow(window_.step, name);
+    if (options_.non_finite == NonFinite::allow) return;
+    drop_gradients(slots_);
     before_step_.put_back();
+    if (scaling) return;
     const std::string what = describe_not_finite(window_.step, name);
     if (options_.non_finite == NonFinite::stop) refuse_not_finite(*worker_, what);
-    if (worker_->rank() == 0 && clock_.skipped() == 1) {
-      worker_->warn(what + "; the step is left out on all ranks, as later ones will be without a word");
-    }
+    if (clock_.skipped() == 1) warn_of_first_skipped(*worker_, what);
   }
 
   Worker* worker_;
@@ -54540,6 +55633,1370 @@ namespace detail {
   const Dataset dataset{MemorySource{std::move(columns), "tensors in memory"}};
   return options.label.empty() ? dataset : dataset.with_label(options.label);
 }
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/master_weights.hpp
+// Copies in f32 of weights in half types. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/where.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[nodiscard]] inline bool is_half(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::ScalarType::Half || tensor.scalar_type() == at::ScalarType::BFloat16;
+}
+
+// Takes over weights that are no longer what the copy rounds to: they were loaded, or written to, which goes past it.
+inline void follow_weights(const at::Tensor& master, const at::Tensor& weights) {
+  const at::Tensor rounded = master.to(weights.scalar_type());
+  if (at::equal(rounded, weights.detach())) return;
+  master.copy_(at::where(rounded.eq(weights.detach()), master, weights.detach().to(master.scalar_type())));
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/optimizer_state.hpp
+// Saves the state of LibTorch's optimizers and puts it back, whole or in the pieces of ranks. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Optional.h>
+#include <torch/optim/optimizer.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// A parameter of an optimizer.
+struct OptimizedTensor {
+  at::Tensor whole{};
+  std::shared_ptr<GradientPiece> piece{};  // where ranks share the work; otherwise each of them does all of it
+  bool has_master = false;                 // a copy in f32 is updated instead: of the piece, or this one of the whole
+  at::Tensor master{};
+
+  // What this rank's optimizer updates; undefined if it is nothing.
+  [[nodiscard]] const at::Tensor& own() const noexcept {
+    if (piece) return piece->updated();
+    return master.defined() ? master : whole;
+  }
+  // The type of that, also where this rank has nothing of it.
+  [[nodiscard]] at::ScalarType updated_type() const {
+    return has_master ? at::ScalarType::Float : as_real(whole.detach()).scalar_type();
+  }
+};
+using OptimizedGroups = std::vector<std::vector<OptimizedTensor>>;
+
+// The parameters of an optimizer, each once: C++ modules list tied ones twice.
+[[nodiscard]] inline OptimizedGroups parameters_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  OptimizedGroups parameters;
+  std::unordered_set<const void*> seen;
+  for (const auto& group : groups) {
+    parameters.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.back().push_back({.whole = parameter});
+    }
+  }
+  return parameters;
+}
+
+// How LibTorch finds the state of a tensor: by its address, which releases before 2.1 write out.
+template <class Map>
+[[nodiscard]] typename Map::key_type state_key(const at::Tensor& tensor) {
+  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
+    std::ostringstream text;
+    text << tensor.unsafeGetTensorImpl();
+    return text.str();
+  } else {
+    return tensor.unsafeGetTensorImpl();
+  }
+}
+
+[[nodiscard]] inline std::string group_prefix(std::size_t group) { return compose("groups.{}.", group); }
+[[nodiscard]] inline std::string state_prefix(std::size_t group, std::size_t index) {
+  return compose("state.{}.{}.", group, index);
+}
+[[nodiscard]] inline std::string shapes_of(const std::vector<OptimizedTensor>& parameters) {
+  std::vector<std::string> shapes;
+  for (const OptimizedTensor& parameter : parameters) shapes.push_back(shape_of(parameter.whole));
+  return joined(shapes, ", ");
+}
+
+// Saves the fields of a group's options.
+struct SaveOption {
+  NamedValues& values;
+  const std::string& prefix;
+
+  template <class T>
+  void operator()(std::string_view name, const T& field) const {
+    values.set(prefix + std::string{name}, field);
+  }
+  template <class T>
+  void operator()(std::string_view name, const c10::optional<T>& field) const {
+    if (field) (*this)(name, *field);
+  }
+};
+
+// Saves the fields of a parameter's state. Numbers are tensors too: of a piece only its ranks know them.
+struct SaveField {
+  std::vector<StateTensor>& tensors;
+  const OptimizedTensor& parameter;
+  std::string prefix;
+
+  void operator()(std::string_view name, const at::Tensor& field) const {
+    if (!field.defined()) return;
+    std::string full = prefix + std::string{name};
+    tensors.push_back(parameter.piece ? piece_state(std::move(full), shape_in_memory(parameter.whole),
+                                                    parameter.piece->begin, parameter.piece->end, field)
+                                      : whole_state(std::move(full), field));
+  }
+  void operator()(std::string_view name, const std::deque<at::Tensor>& fields) const {
+    for (std::size_t i = 0; i < fields.size(); ++i) (*this)(compose("{}.{}", name, i), fields[i]);
+  }
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  void operator()(std::string_view name, const T& field) const {
+    if (parameter.piece && parameter.piece->begin > 0) return;  // the rank with the first element says it for all
+    tensors.push_back({.name = prefix + std::string{name},
+                       .dtype = dtype_of<T>,
+                       .read = [field](std::int64_t begin, std::int64_t end,
+                                       std::byte* to) { std::memcpy(to, &field, begin < end ? sizeof field : 0); },
+                       .is_piece = parameter.piece != nullptr,
+                       .begin = 0,
+                       .end = 1});
+  }
+};
+
+// Reads the fields of a group's options.
+struct LoadOption {
+  const NamedValues& values;
+  const std::string& prefix;
+
+  template <class T>
+  void operator()(std::string_view name, T& field) const {
+    const Value& value = values.at(prefix + std::string{name});
+    if constexpr (std::is_same_v<T, double>) {
+      field = value.number();
+    } else {
+      field = value.as<T>();
+    }
+  }
+  template <class T>
+  void operator()(std::string_view name, c10::optional<T>& field) const {
+    field.reset();
+    if (values.find(prefix + std::string{name}) == nullptr) return;
+    T value{};
+    (*this)(name, value);
+    field = std::move(value);
+  }
+};
+
+// Reads the fields of a parameter's state.
+struct LoadField {
+  UnreadTensors& saved;
+  std::vector<std::string>& problems;
+  const NamedValues& values;
+  const OptimizedTensor& parameter;
+  std::string prefix;
+  bool is_elementwise;
+  bool& found;
+
+  void operator()(std::string_view name, at::Tensor& field) const {
+    const StateTensor* state = saved.take(prefix + std::string{name});
+    if (state == nullptr) return;
+    found = true;
+    const SavedTensor tensor = in_order(*state);
+    if (!is_elementwise) {
+      field = tensor.whole().to(parameter.whole.device());
+    } else if (!tensor.fits(as_real(parameter.whole.detach()), parameter.updated_type())) {
+      problems.push_back(compose("\"{}\" is {} and belongs to a parameter {}{}", state->name, tensor.text(),
+                                 shape_of(parameter.whole), parameter.has_master ? " updated in f32" : ""));
+    } else if (parameter.own().defined()) {
+      field = at::empty_like(parameter.own().detach());
+      read(tensor, field);
+    }
+  }
+  void operator()(std::string_view name, std::deque<at::Tensor>& fields) const {
+    for (std::size_t i = 0;; ++i) {
+      at::Tensor field;
+      (*this)(compose("{}.{}", name, i), field);
+      if (!field.defined()) return;
+      fields.push_back(std::move(field));
+    }
+  }
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  void operator()(std::string_view name, T& field) const {
+    const StateTensor* state = saved.take(prefix + std::string{name});
+    if (state == nullptr) return;
+    found = true;
+    if (state->dtype == dtype_of<T> && state->shape.empty()) {
+      state->read(0, 1, reinterpret_cast<std::byte*>(&field));
+    } else {
+      problems.push_back(compose("\"{}\" is {} and must be one number, {}", state->name, saved_rows(*state).text(),
+                                 name_of(dtype_of<T>)));
+    }
+  }
+
+ private:
+  void read(const SavedTensor& tensor, const at::Tensor& field) const {
+    if (parameter.piece) {
+      tensor.read_piece(parameter.whole, parameter.piece->begin, parameter.piece->end, field);
+    } else {
+      tensor.read_into(field);
+    }
+  }
+
+  [[nodiscard]] SavedTensor in_order(const StateTensor& state) const {
+    const SavedTensor rows = saved_rows(state);
+    const Value* text = values.find(prefix + "order");
+    if (text == nullptr) return rows;
+    std::istringstream numbers{text->as<std::string>()};
+    SavedTensor tensor = rows;
+    for (std::int64_t& dim : tensor.order) numbers >> dim;
+    const auto& dims = rows.order;
+    return std::is_permutation(dims.begin(), dims.end(), tensor.order.begin()) ? tensor : rows;
+  }
+};
+
+template <KnownOptimizer X>
+class OptimizerState {
+  using Fields = OptimizerFields<X>;
+  using Options = typename Fields::Options;
+  using ParamState = typename Fields::ParamState;
+
+ public:
+  [[nodiscard]] static State take(const X& optimizer, const OptimizedGroups& groups) {
+    State state{{"optimizer", Fields::name}};
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      const std::string prefix = group_prefix(group);
+      state.values.set(prefix + "parameters", shapes_of(groups[group]));
+      Fields::options(static_cast<const Options&>(optimizer.param_groups()[group].options()),
+                      SaveOption{state.values, prefix});
+      for (std::size_t index = 0; index < groups[group].size(); ++index) {
+        take(optimizer, groups[group][index], state_prefix(group, index), state);
+      }
+    }
+    return state;
+  }
+
+  // Reads everything before it changes anything.
+  static void put(X& optimizer, const OptimizedGroups& groups, const State& state) {
+    const at::NoGradGuard no_grad;
+    check(groups, state.values);
+    UnreadTensors saved{state};
+    std::vector<std::string> problems;
+    std::vector<Options> options;
+    std::vector<std::pair<at::Tensor, std::unique_ptr<ParamState>>> states;
+    std::vector<std::pair<at::Tensor, at::Tensor>> masters;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      options.push_back(static_cast<const Options&>(optimizer.param_groups()[group].options()));
+      Fields::options(options.back(), LoadOption{state.values, group_prefix(group)});
+      for (std::size_t index = 0; index < groups[group].size(); ++index) {
+        const OptimizedTensor& parameter = groups[group][index];
+        bool found = false;
+        auto fields = std::make_unique<ParamState>();
+        Fields::state(*fields, LoadField{saved, problems, state.values, parameter, state_prefix(group, index),
+                                         Fields::is_elementwise, found});
+        if (parameter.own().defined()) states.emplace_back(parameter.own(), found ? std::move(fields) : nullptr);
+        if (!parameter.has_master) continue;
+        at::Tensor master;
+        LoadField{saved, problems, state.values, parameter, state_prefix(group, index), true, found}("master", master);
+        if (master.defined()) masters.emplace_back(parameter.own(), std::move(master));
+      }
+    }
+    saved.name_surplus(problems);
+    refuse(problems);
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      static_cast<Options&>(optimizer.param_groups()[group].options()) = options[group];
+    }
+    for (const auto& [tensor, master] : masters) tensor.copy_(master);
+    auto& map = optimizer.state();
+    for (auto& [tensor, fields] : states) {
+      const auto key = state_key<std::decay_t<decltype(map)>>(tensor);
+      map.erase(key);
+      if (fields) map[key] = std::move(fields);
+    }
+  }
+
+ private:
+  static void take(const X& optimizer, const OptimizedTensor& parameter, const std::string& prefix, State& state) {
+    if (parameter.piece && !parameter.whole.is_contiguous()) {
+      state.values.set(prefix + "order", joined(order_in_memory(parameter.whole), " "));
+    }
+    if (!parameter.own().defined() || (parameter.piece && parameter.piece->is_copy)) return;
+    if (parameter.has_master) SaveField{state.tensors, parameter, prefix}("master", parameter.own());
+    const auto& map = optimizer.state();
+    const auto found = map.find(state_key<std::decay_t<decltype(map)>>(parameter.own()));
+    if (found == map.end()) return;
+    Fields::state(static_cast<const ParamState&>(*found->second), SaveField{state.tensors, parameter, prefix});
+  }
+
+  static void check(const OptimizedGroups& groups, const NamedValues& values) {
+    std::vector<std::string> problems;
+    const auto compare = [&](const std::string& name, const std::string& here) {
+      const Value* saved = values.find(name);
+      if (saved != nullptr && *saved == Value{here}) return;
+      problems.push_back(
+          compose("{} is {} here, and was {}", name, here, saved == nullptr ? "nothing" : saved->as<std::string>()));
+    };
+    compare("optimizer", std::string{Fields::name});
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      compare(group_prefix(group) + "parameters", shapes_of(groups[group]));
+    }
+    if (values.find(group_prefix(groups.size()) + "parameters") != nullptr) {
+      problems.push_back(compose("there are {} groups of parameters here, and were more", groups.size()));
+    }
+    refuse(problems);
+  }
+
+  static void refuse(const std::vector<std::string>& problems) {
+    if (problems.empty()) return;
+    throw ConfigError{
+        compose("the saved state of an optimizer does not fit it: {}. Nothing was changed. Make it with "
+                "the same parameters in the same groups as the one that was saved, or begin without it",
+                joined(problems, "; "))};
+  }
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/shared_weights.hpp
+// Keeps the weights of a model once for all ranks of the host, and cuts them into one piece per rank. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <tuple>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The weights in the memory of a host's first rank that other processes look at. They are freed with the worker if
+// nobody does any more; otherwise they stay as long as the process does, for a freed block is written to.
+struct SharedWeightsOfWorker {
+  static constexpr std::string_view extension_name = "torch.shared_weights";
+  struct Kept {
+    std::vector<at::Tensor> tensors{};
+    std::atomic<std::uint32_t>* num_users = nullptr;
+  };
+  std::vector<Kept> kept{};
+
+  SharedWeightsOfWorker() = default;
+  SharedWeightsOfWorker(const SharedWeightsOfWorker&) = delete;
+  SharedWeightsOfWorker& operator=(const SharedWeightsOfWorker&) = delete;
+  ~SharedWeightsOfWorker() {
+    drop_unused();
+    for (Kept& one : kept) {
+      for (at::Tensor& tensor : one.tensors) static_cast<void>(tensor.unsafeReleaseTensorImpl());
+    }
+  }
+
+  // Frees the weights that nobody looks at any more.
+  void drop_unused() {
+    std::erase_if(kept, [](const Kept& one) {
+      const bool is_unused = one.num_users->load(std::memory_order_acquire) == 0;
+      if (is_unused) Heap::give_back(one.num_users);
+      return is_unused;
+    });
+  }
+};
+
+// One optimizer's parameters, where the ranks of a host share memory. Rank 0's weights become everybody's, in one copy
+// on each host; each rank has one piece of its host's to update. Two waits around each update keep anybody from reading
+// weights that are half new.
+class SharedWeights {
+ public:
+  // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
+  SharedWeights(Worker& worker, std::vector<at::Tensor> parameters)
+      : worker_(&worker),
+        exchange_(gradient_exchange_of(worker)),
+        memory_(worker.host_memory()),
+        parameters_(std::move(parameters)) {
+    refuse_other_owners();
+    if (memory_->num_hosts() > 1) send_to_hosts();
+    share();
+    cut();
+  }
+  SharedWeights(const SharedWeights&) = delete;
+  SharedWeights& operator=(const SharedWeights&) = delete;
+
+  // Whoever uses the model further has it to itself.
+  ~SharedWeights() {
+    const at::NoGradGuard no_grad;
+    try {
+      const auto exchange = exchange_.lock();
+      for (const auto& piece : pieces_) piece->weights.reset();
+      for (at::Tensor& parameter : parameters_) {
+        GradientSlot* slot = exchange == nullptr ? nullptr : exchange->find(parameter);
+        const bool is_known = slot != nullptr && slot->storage.is_of(parameter);
+        parameter.set_data(parameter.detach().clone());
+        if (is_known) slot->storage = StorageMark{parameter};  // that it was moved, nobody need be told
+      }
+      if (num_users_ != nullptr) num_users_->fetch_sub(1, std::memory_order_release);
+    } catch (...) {  // no memory: the weights stay shared, and nobody updates them any more
+    }
+  }
+
+  [[nodiscard]] static bool shareable(const at::Tensor& parameter) {
+    const at::ScalarType type = parameter.scalar_type();
+    const bool is_known = type == at::ScalarType::Float || type == at::ScalarType::Double ||
+                          type == at::ScalarType::Half || type == at::ScalarType::BFloat16;
+    return is_known && parameter.is_cpu() && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
+           parameter.is_non_overlapping_and_dense();
+  }
+
+  // By parameter; of some this rank has no part.
+  [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
+  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
+
+  // Whether another host has the same weights and pieces, and tells of them.
+  [[nodiscard]] bool is_copy() const noexcept { return memory_->host() > 0; }
+
+  // Begins an update: from here to end_update() nobody reads the weights. The settings must be equal on all ranks.
+  void begin_update(const UpdateSettings& settings) {
+    for (std::size_t index = 0; index < parameters_.size(); ++index) {
+      if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
+      if (pieces_[index]->is_mixed && pieces_[index]->updated().grad().defined()) refuse_mixed(parameters_[index]);
+      pieces_[index]->is_spent = true;
+    }
+    // A digest, for a record is small and groups may be many.
+    const std::uint64_t own = settings.hash();
+    memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
+    for (int rank = 0; rank < memory_->size(); ++rank) {
+      const auto record = memory_->record_of(rank);
+      if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
+      memory_->add_step();
+      const auto texts = show_texts(*memory_, settings.text());
+      memory_->step({});
+      throw ConfigError{compose(
+          "optimizer.step() on rank {}/{}: the ranks have other options of the optimizer: {}; one copy of the weights "
+          "is updated by all ranks, so set them alike everywhere",
+          worker_->rank(), worker_->world_size(), difference_of_settings(texts, memory_->host() * memory_->size()))};
+    }
+  }
+  void end_update() {
+    memory_->step({});
+    // What a backward pass has kept of the old weights is now recognised as outdated, as after any update in place.
+    for (const at::Tensor& parameter : parameters_) torch::autograd::impl::bump_version(parameter);
+  }
+
+ private:
+  static constexpr const char* no_room =
+      "prepare_optimizer: there is no room left in the memory that the ranks share, which is as large as what was left "
+      "when they started: give the job more (memory.max, ulimit -v)";
+
+  void refuse_other_owners() const {
+    for (const at::Tensor& parameter : parameters_) {
+      // A parameter that was made as a view keeps what it is a view of.
+      const std::size_t num_known = parameter.is_view() && parameter._base().use_count() == 1 ? 2 : 1;
+      if (parameter.storage().use_count() <= num_known) continue;
+      throw ConfigError{compose(
+          "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
+          "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
+          ".clone(), or call prepare_optimizer() first",
+          worker_->rank(), worker_->world_size(), name_of(parameter))};
+    }
+  }
+
+  [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const {
+    throw ConfigError{compose(
+        "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
+        "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
+        "prepare_optimizer(), or copy them with copy_() on the first rank of each host",
+        worker_->rank(), worker_->world_size(), name_of(parameter))};
+  }
+
+  [[noreturn]] void refuse_mixed(const at::Tensor& parameter) const {
+    throw ConfigError{compose(
+        "optimizer.step() on rank {}/{}: the gradient of \"{}\" still holds that of the step before. The gradients of "
+        "a prepared optimizer are divided among the ranks, so that zero_grad() of the model does not reach them: call "
+        "zero_grad() of the optimizer in each step",
+        worker_->rank(), worker_->world_size(), name_of(parameter))};
+  }
+
+  [[nodiscard]] std::string name_of(const at::Tensor& parameter) const {
+    const GradientSlot* slot = gradient_exchange_of(*worker_)->find(parameter);
+    return slot == nullptr ? "?" : slot->name;
+  }
+
+  void send_to_hosts() {
+    std::vector<NamedTensor> weights;
+    for (const at::Tensor& parameter : parameters_) weights.push_back({.tensor = parameter});
+    const at::NoGradGuard no_grad;
+    broadcast_all(*worker_, weights);
+  }
+
+  // Threads hand over the tensor itself, which then lives as long as its last owner; processes its place.
+  void share() {
+    const at::NoGradGuard no_grad;
+    const int here = 0;
+    const bool sees_all = memory_->place_of(&here) != 0;
+    const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
+    auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
+    if (table == nullptr) throw Error{no_room};
+    for (std::size_t index = 0; index < parameters_.size() && memory_->rank() == 0; ++index) {
+      at::Tensor& parameter = parameters_[index];
+      table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
+    }
+    if (!sees_all && memory_->rank() == 0) num_users_ = keep_for_others();
+    std::array<std::uint64_t, 2> places{memory_->place_of(table),
+                                        num_users_ == nullptr ? 0 : memory_->place_of(num_users_)};
+    memory_->begin(Purpose::weights, std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
+    if (memory_->rank() != 0) {
+      std::memcpy(places.data(), memory_->record_of(0).data(), sizeof places);
+      const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, places[0]));
+      if (places[1] != 0) num_users_ = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_->at(0, places[1]));
+      for (std::size_t index = 0; index < parameters_.size(); ++index) {
+        at::Tensor& parameter = parameters_[index];
+        if (sees_all) {
+          parameter.set_data(reinterpret_cast<const at::Tensor*>(theirs[index])->detach());
+        } else {
+          parameter.set_data(at::from_blob(memory_->at(0, theirs[index]), parameter.sizes(), parameter.strides(),
+                                           at::TensorOptions{}.dtype(parameter.scalar_type())));
+        }
+      }
+    }
+    memory_->step({});
+    memory_->heap()->deallocate(table);
+    memory_->heap()->trim();  // of what the private weights have taken
+    for (const at::Tensor& parameter : parameters_) addresses_.push_back(parameter.data_ptr());
+  }
+
+  // Moves a weight of the host's first rank to where all see it, if it is not there.
+  [[nodiscard]] std::uint64_t place_for_all(at::Tensor& parameter) {
+    if (memory_->place_of(parameter.data_ptr()) == 0) {
+      const std::size_t size_bytes =
+          static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(parameter.element_size());
+      void* memory = memory_->heap()->allocate(size_bytes);
+      if (memory == nullptr) throw Error{no_room};
+      const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,
+                                             at::TensorOptions{}.dtype(parameter.scalar_type()));
+      moved.copy_(parameter.detach());
+      parameter.set_data(moved);
+    }
+    return memory_->place_of(parameter.data_ptr());
+  }
+
+  // Makes the weights of the host's first rank stay while others look at them, and returns the count of who does.
+  [[nodiscard]] std::atomic<std::uint32_t>* keep_for_others() {
+    void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
+    if (memory == nullptr) throw Error{no_room};
+    auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(memory_->size())};
+    SharedWeightsOfWorker::Kept kept{.num_users = num_users};
+    for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());
+    auto& all = worker_->extension<SharedWeightsOfWorker>();
+    all.drop_unused();
+    all.kept.push_back(std::move(kept));
+    return num_users;
+  }
+
+  void cut() {
+    std::vector<std::int64_t> counts;
+    for (const at::Tensor& parameter : parameters_) counts.push_back(parameter.numel());
+    RankPart part{counts, memory_->rank(), memory_->size()};
+    for (const at::Tensor& parameter : parameters_) {
+      auto piece = std::make_shared<GradientPiece>();
+      piece->is_copy = is_copy();
+      std::tie(piece->begin, piece->end) = part.next(parameter.numel());
+      if (!piece->is_empty()) {
+        piece->weights =
+            parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
+      }
+      GradientSlot& slot = *gradient_exchange_of(*worker_)->find(parameter);
+      slot.piece = piece;
+      slot.storage = StorageMark{parameter};  // all ranks have moved there together
+      pieces_.push_back(std::move(piece));
+    }
+  }
+
+  Worker* worker_;
+  std::weak_ptr<GradientExchange> exchange_;
+  HostMemory* memory_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<const void*> addresses_{};
+  std::atomic<std::uint32_t>* num_users_ =
+      nullptr;  // in the first rank's memory; among threads, which own weights, none
+  std::vector<std::shared_ptr<GradientPiece>> pieces_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/prepare_model.hpp
+// Makes a model that all workers train together. Torch room.
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/utils.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+template <class M>
+concept IsModule = std::is_base_of_v<torch::nn::Module, M>;
+
+template <class H>
+concept IsModuleHolder = torch::detail::is_module_holder<H>::value;
+
+template <class T>
+struct IsModulePointer : std::false_type {};
+template <IsModule M>
+struct IsModulePointer<std::shared_ptr<M>> : std::true_type {};
+
+template <class T>
+concept IsModel = IsModule<T> || IsModuleHolder<T> || IsModulePointer<T>::value;
+
+// Asked only of what is no model itself: a Sequential can be called as well, with anything.
+template <class F>
+concept IsModelFactory = !IsModel<F> && std::is_invocable_v<F&> && IsModel<std::decay_t<std::invoke_result_t<F&>>>;
+
+// What prepare_model() hands back: holders and pointers as they are, a module by value behind a pointer.
+template <class T>
+[[nodiscard]] auto held(T&& model) {
+  using M = std::decay_t<T>;
+  if constexpr (IsModule<M>) {
+    return std::make_shared<M>(std::forward<T>(model));
+  } else {
+    return M(std::forward<T>(model));
+  }
+}
+
+template <class T>
+[[nodiscard]] torch::nn::Module& module_of(const Worker& worker, const T& model) {
+  torch::nn::Module* module = nullptr;
+  if constexpr (IsModuleHolder<T>) {
+    if (!model.is_empty()) module = model.ptr().get();
+  } else {
+    module = model.get();
+  }
+  if (module != nullptr) return *module;
+  throw ConfigError{
+      compose("prepare_model on rank {}/{} was given an empty model: give a module that has been built, "
+              "not nullptr",
+              worker.rank(), worker.world_size())};
+}
+
+// What one worker knows about its models.
+struct Models {
+  static constexpr std::string_view extension_name = "torch.models";
+  std::uint64_t built = 0;  // by factories, so that two models of one kind do not start with the same weights
+  std::vector<std::int64_t> processes{};  // the process of each rank
+
+  // How many ranks of lower number live in this worker's process, and how many the fullest process has.
+  [[nodiscard]] std::pair<int, int> turns(int rank) const {
+    int mine = 0;
+    std::ptrdiff_t most = 1;
+    for (std::size_t other = 0; other < processes.size(); ++other) {
+      if (static_cast<int>(other) < rank && processes[other] == processes[static_cast<std::size_t>(rank)]) ++mine;
+      most = std::max(most, std::count(processes.begin(), processes.end(), processes[other]));
+    }
+    return {mine, static_cast<int>(most)};
+  }
+};
+
+[[nodiscard]] inline Models& models_of(Worker& worker) {
+  auto& models = worker.extension<Models>();
+  if (models.processes.empty()) {
+    const std::vector<std::int64_t> mine{process_token()};
+    models.processes = worker.world_size() == 1 ? mine : gather_values(worker, Topic::processes, mine);
+    check_backward_works(worker);
+    apply_thread_budget_to_process(worker);
+  }
+  return models;
+}
+
+// Runs the factory with the run's seed. LibTorch has one generator per process, so threads build one after another;
+// afterwards each process draws numbers of its own, or dropout would hide the same units on every rank.
+template <class Factory>
+[[nodiscard]] auto build(Worker& worker, Factory& factory) {
+  Models& models = models_of(worker);
+  const std::uint64_t use = models.built++;
+  const std::uint64_t seed = use == 0 ? worker.seed() : derive_seed(worker.seed(), use);
+  const auto [my_turn, turns] = models.turns(worker.rank());
+  for (int turn = 0; turn < my_turn; ++turn) worker.barrier();
+  torch::manual_seed(seed);
+  auto model = held(factory());
+  // Also until the last one is through: whoever goes on seeds the generator anew.
+  for (int turn = my_turn; turns > 1 && turn < turns; ++turn) worker.barrier();
+  return model;
+}
+
+inline void seed_apart(Worker& worker) {
+  const Models& models = models_of(worker);
+  if (worker.world_size() == 1) return;  // the numbers that a program without Railyard would draw
+  const std::uint64_t use = (models.built << 32U) + static_cast<std::uint64_t>(worker.rank()) + 1;
+  const std::uint64_t seed = derive_seed(worker.seed(), use);
+  if (models.turns(worker.rank()).first == 0) torch::manual_seed(seed);
+  const auto [turn, turns] = models.turns(worker.rank());
+  if (gpu_of_thread() && turns > 1) worker.barrier();  // it has seeded the GPUs of all
+  if (turn > 0) seed_gpu(seed);
+}
+
+}  // namespace detail
+
+/// Makes a model that all workers train together: weights and buffers become rank 0's, and from then on every
+/// backward() leaves in every .grad the mean over the global batch, equal on all ranks.
+///
+/// source is a factory that returns a std::shared_ptr<Net>, a holder made by TORCH_MODULE (or a Sequential), or a Net;
+/// or such a model itself. What it returns is returned, a Net behind a std::shared_ptr. A factory runs with
+/// worker.seed() set, so the weights are a function of the run's seed; workers that are threads need one.
+///
+/// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
+/// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
+/// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
+/// Not averaged: what torch::autograd::grad() returns, buffers unless ModelOptions::buffers says so, and what
+/// a model has not registered (replica_difference() finds that). torch's
+/// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,
+/// extend and replace parts of a model before the call, or call again with the model right afterwards. Cost: per
+/// backward pass one small exchange and one as large as the gradients. Throws: ConfigError on every rank if the ranks'
+/// models differ in names, shapes, types or frozen parameters, or are one object. Example: auto net =
+/// ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+template <class Source>
+[[nodiscard]] auto prepare_model(Worker& worker, Source&& source, const ModelOptions& options = {}) {
+  using Plain = std::decay_t<Source>;
+  static_assert(detail::IsModel<Plain> || detail::IsModelFactory<Plain>,
+                "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
+                "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
+  if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
+    static_cast<void>(device(worker));  // makes it the current one before a factory runs
+    detail::check_libtorch_knows_gpus(worker);
+    if (options.memory_pool) detail::bind_pool(worker);
+    const auto& exchange = detail::gradient_exchange_of(worker);
+    exchange->drop_ended_models();
+    auto model = [&] {
+      if constexpr (detail::IsModel<Plain>) {
+        return detail::held(std::forward<Source>(source));
+      } else {
+        return detail::build(worker, source);
+      }
+    }();
+    detail::seed_apart(worker);
+    const torch::nn::Module& module = detail::module_of(worker, model);
+    const auto tensors = detail::tensors_of(module);
+    detail::check_places(worker, tensors);
+    detail::make_equal(worker, tensors);
+    for (const auto& named : tensors) {
+      if (named.is_parameter && named.tensor.defined()) {
+        detail::GradientExchange::add(exchange, named.name, named.tensor);
+      }
+    }
+    exchange->watch(module);
+    exchange->set_options(options);
+    return model;
+  }
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/prepare_optimizer.hpp
+// Optimizers whose work and state are divided among the ranks of each host. Torch room.
+
+#include <ATen/OpMathType.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/optim/optimizer.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how a prepared optimizer works.
+struct PreparedOptimizerOptions {
+  /// Keeps, of each weight in bf16 or f16, a copy in f32, which is what is updated, and writes it back rounded: updates
+  /// that are smaller than the last bit of such a weight add up instead of being lost. Their gradients reach the
+  /// optimizer in f32, as the sum of the ranks. The copies are divided among the ranks as the optimizer's state is, and
+  /// saved with it. Weights in other types are updated as they are.
+  bool master_weights = false;
+};
+
+/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks of a host share memory the weights
+/// exist once for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after
+/// backward() the .grad of these parameters is undefined, since no rank has all of the mean. Several hosts, of equally
+/// many ranks, have one copy each, with the optimizer's state once per host. Elsewhere it is the optimizer that it is
+/// made of.
+///
+/// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
+/// must write them does so on the first rank of each host, between two barriers.
+template <detail::ElementwiseOptimizer X>
+class PreparedOptimizer {
+ public:
+  PreparedOptimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                    const typename detail::OptimizerFields<X>::Options& defaults,
+                    const PreparedOptimizerOptions& options = {})
+      : worker_(&worker), parameters_(detail::parameters_of(groups)) {
+    for (auto& group : parameters_) {
+      for (detail::OptimizedTensor& one : group) one.has_master = options.master_weights && detail::is_half(one.whole);
+    }
+    std::vector<at::Tensor> shared;
+    const bool can_share = detail::gradient_exchange_of(worker)->can_share_weights();
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) {
+        const at::Tensor& parameter = one.whole;
+        check(parameter);
+        if (!can_share || !parameter.requires_grad() || !detail::SharedWeights::shareable(parameter)) continue;
+        shared.push_back(parameter);
+      }
+    }
+    compare_with_other_ranks(groups, defaults);  // whose pieces must be of the same weights
+    if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
+    std::vector<torch::optim::OptimizerParamGroup> own;
+    for (std::size_t index = 0; index < groups.size(); ++index) {
+      auto tensors = own_tensors(parameters_[index]);
+      own.push_back(groups[index].has_options()
+                        ? torch::optim::OptimizerParamGroup(std::move(tensors), groups[index].options().clone())
+                        : torch::optim::OptimizerParamGroup(std::move(tensors)));
+    }
+    inner_ = std::make_unique<X>(std::move(own), defaults);
+  }
+
+  /// Makes all gradients undefined: also where LibTorch would fill them with zeros, which still move momentum.
+  void zero_grad() {
+    for (auto& group : inner_->param_groups()) {
+      for (at::Tensor& tensor : group.params()) tensor.mutable_grad().reset();
+    }
+    for (const auto& [weights, master] : masters_) weights.mutable_grad().reset();
+    if (shared_ == nullptr) return;
+    for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
+  }
+
+  /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
+  /// written. Throws: ConfigError if such ranks differ in their options, such as learning rates, if weights have been
+  /// replaced, or if micro-batches of the step are still to come. Where each rank or host has weights of its own, the
+  /// next backward() throws it for the options, and for ranks that have left out an update.
+  void step() {
+    check_complete("optimizer.step()");
+    detail::refuse_scaled(*worker_, inner_.get(), "optimizer.step()");
+    detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
+    auto& updates = worker_->extension<detail::UpdateDigest>();
+    updates.add(detail::UpdateSettings::of(*inner_));
+    if (shared_ == nullptr) {
+      clock.enter(detail::StepClock::Part::optimizer);
+      update();
+      clock.enter(detail::StepClock::Part::compute);
+      return;
+    }
+    clock.enter(detail::StepClock::Part::wait);
+    shared_->begin_update(updates.last);
+    clock.enter(detail::StepClock::Part::optimizer);
+    update();
+    clock.enter(detail::StepClock::Part::wait);
+    shared_->end_update();
+    clock.enter(detail::StepClock::Part::compute);
+  }
+
+  /// Scales all gradients so that their common norm is max_norm at most, and returns what it was. A collective.
+  /// Cost: one pass over this rank's pieces and one small all-reduce. Throws: ConfigError on all ranks if they give
+  /// other norms (where each rank has weights of its own, from the next backward()), or if micro-batches of the step
+  /// are still to come.
+  double clip_grad_norm_(double max_norm) {
+    check_complete("clip_grad_norm_()");
+    detail::refuse_scaled(*worker_, inner_.get(), "clip_grad_norm_()");
+    const at::NoGradGuard no_grad;
+    take_gradients();
+    double square = 0;
+    const auto add = [&square](const at::Tensor& gradient) {
+      // In the type of a half tensor the norm itself would overflow.
+      const at::Tensor numbers = detail::as_real(gradient);
+      const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
+      square += norm * norm;
+    };
+    // Of pieces that several hosts have alike, those of the first host count.
+    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](const at::Tensor& piece) { add(piece.grad()); });
+    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](const at::Tensor& whole) { add(whole.grad()); });
+    if (shared_ != nullptr) {
+      square = sum_of_squares(square, max_norm);
+    } else {
+      worker_->extension<detail::UpdateDigest>().add_clipping(max_norm);
+    }
+    const double norm = std::sqrt(square);
+    const double factor = max_norm / (norm + 1e-6);
+    if (!(factor >= 1)) scale_gradients_(factor);
+    return norm;
+  }
+
+  /// Multiplies all gradients with a factor, which is the same on all ranks. Not a collective. Cost: one pass over this
+  /// rank's pieces. Throws: ConfigError if micro-batches of the step are still to come.
+  void scale_gradients_(double factor) {
+    check_complete("scale_gradients_()");
+    const at::NoGradGuard no_grad;
+    take_gradients();
+    const auto scale = [factor](const at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
+    for_each_piece(scale);
+    for_each_whole(scale);
+  }
+
+  /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
+  /// collective, and not for every step. Cost: one all-reduce of all of them. Throws: ConfigError if micro-batches of
+  /// the step are still to come.
+  [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
+    check_complete("full_gradients()");
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> gradients;
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) {
+        const bool is_taken = !one.piece && one.has_master && !one.whole.grad().defined();
+        gradients.push_back(one.piece ? full_gradient(one.whole, *one.piece)
+                                      : (is_taken ? one.master : one.whole).grad());
+      }
+    }
+    return gradients;
+  }
+
+  /// The optimizer of this rank's pieces, whose options may be changed, on all ranks alike: by a scheduler, for one.
+  [[nodiscard]] X& inner() noexcept { return *inner_; }
+  /// For torch::optim::StepLR{optimizer, ...} and the like.
+  operator torch::optim::Optimizer&() noexcept { return *inner_; }
+  [[nodiscard]] std::vector<torch::optim::OptimizerParamGroup>& param_groups() noexcept {
+    return inner_->param_groups();
+  }
+  /// Returns what the ranks remember of the parameters, each of its pieces, and the options of each group as they are
+  /// now. An optimizer on any number of ranks, or one of LibTorch alone, can go on from it.
+  [[nodiscard]] State state() const { return detail::OptimizerState<X>::take(*inner_, parameters_); }
+  /// Takes this rank's pieces out of a saved state. Throws: ConfigError that names what differs if the optimizer has
+  /// other parameters or is another one; nothing is changed then.
+  void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
+
+  /// Whether the ranks of a host share the weights, and each updates its piece.
+  [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
+
+ private:
+  void check(const at::Tensor& parameter) const {
+    detail::GradientSlot* slot = detail::gradient_exchange_of(*worker_)->find(parameter);
+    if (slot == nullptr) {
+      throw ConfigError{detail::compose(
+          "prepare_optimizer on rank {}/{}: a parameter {} is of no prepared model, so its gradients would not be "
+          "averaged: call prepare_model() first",
+          worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
+    }
+    if (slot->piece.expired()) return;
+    throw ConfigError{detail::compose(
+        "prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
+        "one end first",
+        worker_->rank(), worker_->world_size(), slot->name)};
+  }
+
+  void check_complete(std::string_view call) const {
+    const auto& exchange = detail::gradient_exchange_of(*worker_);
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) exchange->check_complete(one.whole, call);
+    }
+  }
+
+  // Of all ranks, which must clip to the same norm. Ranks are alike where the sum of squares of a digest is least.
+  [[nodiscard]] double sum_of_squares(double own, double max_norm) const {
+    const auto digest =
+        static_cast<double>(detail::short_digest(detail::digest_of(std::as_bytes(std::span{&max_norm, 1}))));
+    double sums[3] = {own, digest, digest * digest};
+    worker_->all_reduce(buffer_of(sums), ReduceOp::sum);
+    if (sums[2] * worker_->world_size() == sums[1] * sums[1]) return sums[0];
+    std::size_t rank = 1;
+    const auto norms = detail::gather_values<double>(*worker_, {max_norm});
+    while (rank + 1 < norms.size() && norms[rank] == norms[0]) ++rank;
+    throw ConfigError{
+        detail::compose("clip_grad_norm_() on rank {}/{}: max_norm is {} on rank {} and {} on rank 0: give the same on "
+                        "every rank",
+                        worker_->rank(), worker_->world_size(), norms[rank], rank, norms[0])};
+  }
+
+  void compare_with_other_ranks(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                const typename detail::OptimizerFields<X>::Options& defaults) const {
+    if (worker_->world_size() == 1) return;
+    std::string mine;
+    for (std::size_t group = 0; group < parameters_.size(); ++group) {
+      for (const detail::OptimizedTensor& one : parameters_[group]) {
+        const std::string& name = detail::gradient_exchange_of(*worker_)->find(one.whole)->name;
+        mine += detail::compose("{} of group {}{}\n", detail::describe({.name = name, .tensor = one.whole}), group,
+                                one.has_master ? ", with a master copy" : "");
+      }
+    }
+    detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
+    detail::UpdateSettings settings = detail::UpdateSettings::of_none<X>();
+    for (const auto& group : groups) settings.add<X>(group.has_options() ? group.options() : defaults);
+    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, settings.text());
+    const std::string difference = detail::difference_of_settings(texts);
+    if (difference.empty()) return;
+    throw ConfigError{detail::compose(
+        "prepare_optimizer on rank {}/{}: the ranks give other optimizers, or other options: {}. Give the same on "
+        "every rank",
+        worker_->rank(), worker_->world_size(), difference)};
+  }
+
+  [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
+    const bool is_here = !piece.is_copy && !piece.is_empty() && piece.updated().grad().defined();
+    at::Tensor full = at::zeros_like(parameter.detach());
+    if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.updated().grad());
+    std::int32_t num_here = is_here ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
+    if (num_here == 0) return {};
+    const at::Tensor flat = full.as_strided({full.numel()}, {1});
+    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    return full;
+  }
+
+  // Finds the pieces of a group's parameters, and returns what this rank updates of them.
+  [[nodiscard]] std::vector<at::Tensor> own_tensors(std::vector<detail::OptimizedTensor>& parameters) {
+    std::vector<at::Tensor> tensors;
+    for (detail::OptimizedTensor& parameter : parameters) {
+      parameter.piece = detail::gradient_exchange_of(*worker_)->find(parameter.whole)->piece.lock();
+      if (parameter.has_master && parameter.own().defined()) {
+        const at::Tensor& weights = parameter.own();
+        at::Tensor master = weights.detach().to(at::ScalarType::Float);
+        masters_.emplace_back(weights, master);
+        (parameter.piece ? parameter.piece->master : parameter.master) = std::move(master);
+      }
+      if (!parameter.own().defined()) continue;
+      tensors.push_back(parameter.own());
+      if (!parameter.piece) whole_.push_back(parameter.own());
+    }
+    return tensors;
+  }
+
+  // Gives the gradients of weights that every rank has whole to their copies in f32.
+  void take_gradients() const {
+    for (const auto& [weights, master] : masters_) {
+      at::Tensor& gradient = weights.mutable_grad();
+      if (!gradient.defined()) continue;
+      at::Tensor& taken = master.mutable_grad();
+      taken = taken.defined() ? taken.add_(gradient) : gradient.to(at::ScalarType::Float);
+      gradient.reset();
+    }
+  }
+
+  void update() {
+    const at::NoGradGuard no_grad;
+    take_gradients();
+    for (const auto& [weights, master] : masters_) detail::follow_weights(master, weights);
+    inner_->step();
+    for (const auto& [weights, master] : masters_) weights.copy_(master);
+    detail::forget_casts();
+  }
+
+  template <class Visit>
+  void for_each_piece(const Visit& visit) {
+    if (shared_ == nullptr) return;
+    for (const auto& piece : shared_->pieces()) {
+      if (!piece->is_empty() && piece->updated().grad().defined()) visit(piece->updated());
+    }
+  }
+  template <class Visit>
+  void for_each_whole(const Visit& visit) {
+    for (const at::Tensor& whole : whole_) {
+      if (whole.grad().defined()) visit(whole);
+    }
+  }
+
+  Worker* worker_;
+  detail::OptimizedGroups parameters_;
+  std::vector<at::Tensor> whole_{};  // what every rank updates by itself
+  std::unique_ptr<detail::SharedWeights> shared_{};
+  std::unique_ptr<X> inner_{};
+  std::vector<std::pair<at::Tensor, at::Tensor>> masters_{};  // weights and their copies in f32
+};
+
+/// Makes an optimizer for groups of parameters with options of their own; see below.
+template <class X, class Options>
+[[nodiscard]] auto prepare_optimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                     const Options& defaults, const PreparedOptimizerOptions& prepared = {}) {
+  static_assert(
+      detail::ElementwiseOptimizer<X>,
+      "prepare_optimizer<X>: X must be torch::optim::SGD, Adam, AdamW, Adagrad or RMSprop. LBFGS looks at all "
+      "parameters at once and calls the loss several times in a step, so it cannot be divided among ranks: "
+      "use it as it is, with prepare_model() alone and a closure that returns the loss of all ranks "
+      "(worker.mean()), by which they all decide alike.");
+  if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults, prepared};
+}
+
+/// Makes an optimizer for a prepared model; see PreparedOptimizer. X is SGD, Adam, AdamW, Adagrad or RMSprop. Every
+/// rank calls it, after prepare_model(), and drops it before the training function ends. Throws: ConfigError if a
+/// parameter is of no prepared model, or shares its memory with another tensor, or if ranks that share weights give
+/// other ones. Example: auto optimizer =
+/// ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
+template <class X, class Model, class Options>
+requires(detail::IsModel<Model>)
+    [[nodiscard]] auto prepare_optimizer(Worker& worker, const Model& model, const Options& options,
+                                         const PreparedOptimizerOptions& prepared = {}) {
+  const std::vector<torch::optim::OptimizerParamGroup> groups{
+      torch::optim::OptimizerParamGroup(detail::module_of(worker, model).parameters())};
+  return prepare_optimizer<X>(worker, groups, options, prepared);
+}
+
+/// Scales the gradients of an optimizer so that their common norm is max_norm at most; returns what it was.
+template <detail::ElementwiseOptimizer X>
+double clip_grad_norm_(PreparedOptimizer<X>& optimizer, double max_norm) {
+  return optimizer.clip_grad_norm_(max_norm);
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/grad_scaler.hpp
+// Scales losses so that gradients in f16 are neither lost nor overflow. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <c10/core/GradMode.h>
+#include <torch/optim/optimizer.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how a GradScaler finds its scale. Equal on all ranks.
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;     ///< of the scale, after growth_interval steps in a row without an overflow
+  double backoff_factor = 0.5;  ///< of the scale, after an overflow on any rank
+  std::int64_t growth_interval = 2000;
+  /// So many steps in a row that are left out are no longer taken for overflows; nor is a scale that falls below 1.
+  std::int64_t most_skipped = 20;
+  /// false: changes nothing, so that the same loop trains in bf16 or f32.
+  bool enabled = true;
+};
+
+/// Multiplies losses with a scale, so that their gradients in f16 do not vanish, and divides the gradients by it before
+/// they are used. A step that overflows on any rank is left out on all of them, and the scale becomes smaller; after
+/// enough steps without one it grows.
+///
+/// Which step that is, all ranks learn with the exchange of gradients that they make anyway, so that scales are equal
+/// everywhere. Gradients that are not finite are what this expects, and ModelOptions::non_finite means: `skip` and
+/// `stop` drop such gradients and put running statistics back, `allow` leaves the gradients as they are; step() leaves
+/// the update out each time. Where that goes on (GradScalerOptions::most_skipped), `stop` has update() throw on all
+/// ranks; otherwise Result::warnings() tells of it.
+///
+/// Every rank makes one and calls the same functions in the same order, once in a step, after its last micro-batch:
+/// scale(loss).backward(), then unscale_(optimizer) if the gradients are clipped or looked at, then step(optimizer),
+/// and after all optimizers update(). All losses of a step are scaled. A part of the TrainState; made after
+/// prepare_model(), and must not outlive the training function. What a PowerSgdHook has not sent yet is at the scale of
+/// its step. Throws: ConfigError if an option makes no sense, if the worker has another GradScaler, or if calls are
+/// missing or come twice.
+/// Example: scaler.scale(loss).backward(); scaler.unscale_(optimizer); ry::clip_grad_norm_(optimizer, 1.0);
+/// scaler.step(optimizer); scaler.update();
+class GradScaler {
+ public:
+  explicit GradScaler(Worker& worker, const GradScalerOptions& options = {})
+      : worker_(&worker), options_(options), scale_(options.init_scale) {
+    check_options();
+    if (!options.enabled) return;
+    auto& scalings = worker.extension<detail::LossScalings>();
+    if (!scalings.current.expired()) {
+      throw ConfigError{detail::compose(
+          "GradScaler on rank {}/{}: the worker has one already, and all its models are exchanged together: use that "
+          "for all losses and optimizers",
+          worker.rank(), worker.world_size())};
+    }
+    scaling_ = std::make_shared<detail::LossScaling>();
+    scalings.current = scaling_;
+    scalings.has_any = true;
+    tell_scale();
+  }
+
+  GradScaler(const GradScaler&) = delete;
+  GradScaler& operator=(const GradScaler&) = delete;
+
+  /// Returns the loss times the scale, in f32 at least.
+  [[nodiscard]] at::Tensor scale(const at::Tensor& loss) {
+    if (!is_enabled()) return loss;
+    scaling_->is_scaled = true;
+    return (detail::is_half(loss) ? loss.to(at::ScalarType::Float) : loss) * scale_;
+  }
+  /// Returns the scale; 1 if it is not enabled.
+  [[nodiscard]] double scale() const noexcept { return is_enabled() ? scale_ : 1; }
+
+  /// Divides the gradients of an optimizer by the scale, so that they can be clipped or looked at; step() does it
+  /// otherwise. Cost: one pass over them; of a prepared optimizer over this rank's pieces.
+  template <class X>
+  void unscale_(PreparedOptimizer<X>& optimizer) {
+    if (!is_enabled()) return;
+    begin_unscale(&optimizer.inner(), "unscale_()");
+    refuse_half(optimizer.param_groups());
+    if (!scaling_->is_overflow) optimizer.scale_gradients_(1 / scale_);
+    scaling_->unscaled.push_back(&optimizer.inner());
+  }
+  void unscale_(torch::optim::Optimizer& optimizer) {
+    if (!is_enabled()) return;
+    begin_unscale(&optimizer, "unscale_()");
+    refuse_half(optimizer.param_groups());
+    const std::vector<at::Tensor> gradients = gradients_of(optimizer);
+    const at::NoGradGuard no_grad;
+    if (!scaling_->is_overflow && !gradients.empty()) at::_foreach_mul_(gradients, 1 / scale_);
+    scaling_->unscaled.push_back(&optimizer);
+  }
+
+  /// Updates the weights, unless a gradient of the step has overflowed on any rank. Returns whether it has, on all
+  /// ranks alike.
+  template <class X>
+  bool step(PreparedOptimizer<X>& optimizer) {
+    return step_by(optimizer, &optimizer.inner());
+  }
+  bool step(torch::optim::Optimizer& optimizer) { return step_by(optimizer, &optimizer); }
+
+  /// Makes the scale that of the next step. Throws: ConfigError if no optimizer has made its step; DataError on all
+  /// ranks if ModelOptions::non_finite is `stop` and what goes on is no overflow.
+  void update() {
+    if (!is_enabled()) return;
+    if (scaling_->stepped.empty()) refuse("update()", "there was no step(optimizer) since the last update()");
+    if (scaling_->is_overflow) {
+      const double before = scale_;
+      scale_ = std::max(scale_ * options_.backoff_factor, double{std::numeric_limits<float>::min()});
+      num_good_ = 0;
+      ++num_skipped_;
+      tell_scale();
+      scaling_->begin();
+      return tell_if_no_overflow(before);
+    }
+    num_skipped_ = 0;
+    if (++num_good_ == options_.growth_interval) {
+      const double grown = scale_ * options_.growth_factor;
+      if (grown <= double{std::numeric_limits<float>::max()}) scale_ = grown;
+      num_good_ = 0;
+    }
+    tell_scale();
+    scaling_->begin();
+  }
+
+  [[nodiscard]] bool is_enabled() const noexcept { return scaling_ != nullptr; }
+
+  [[nodiscard]] State state() const {
+    return {{"scale", scale_}, {"growth_tracker", num_good_}, {"num_skipped", num_skipped_}};
+  }
+  void load_state(const State& state) {
+    scale_ = state.at("scale").number();
+    num_good_ = state.at("growth_tracker").as<std::int64_t>();
+    num_skipped_ = state.at("num_skipped").as<std::int64_t>();
+    if (is_enabled()) tell_scale();
+  }
+
+ private:
+  void check_options() const {
+    const auto check = [this](bool holds, std::string_view what, double value, std::string_view must) {
+      if (holds) return;
+      throw ConfigError{detail::compose("GradScaler on rank {}/{}: GradScalerOptions::{} is {}: it must be {}",
+                                        worker_->rank(), worker_->world_size(), what, value, must)};
+    };
+    const GradScalerOptions& o = options_;
+    check(o.init_scale > 0 && o.init_scale <= double{std::numeric_limits<float>::max()}, "init_scale", o.init_scale,
+          "more than 0, and finite");
+    check(o.growth_factor > 1 && std::isfinite(o.growth_factor), "growth_factor", o.growth_factor, "more than 1");
+    check(o.backoff_factor > 0 && o.backoff_factor < 1, "backoff_factor", o.backoff_factor, "between 0 and 1");
+    check(o.growth_interval > 0, "growth_interval", static_cast<double>(o.growth_interval), "1 or more");
+    check(o.most_skipped > 0, "most_skipped", static_cast<double>(o.most_skipped), "1 or more");
+  }
+
+  [[noreturn]] void refuse(std::string_view call, std::string_view why) const {
+    throw ConfigError{
+        detail::compose("GradScaler: {} on rank {}/{}: {}. Call, once in a step: scaler.scale(loss).backward(), "
+                        "scaler.unscale_(optimizer) if gradients are clipped, scaler.step(optimizer), and "
+                        "scaler.update() after all optimizers",
+                        call, worker_->rank(), worker_->world_size(), why)};
+  }
+
+  void begin_unscale(const void* optimizer, std::string_view call) const {
+    detail::gradient_exchange_of(*worker_)->check_complete(call);
+    if (!scaling_->is_scaled) refuse(call, "no loss was scaled since the last update()");
+    if (detail::LossScaling::has(scaling_->stepped, optimizer)) {
+      refuse(call, "the optimizer has made its step since the last update()");
+    }
+    if (detail::LossScaling::has(scaling_->unscaled, optimizer)) {
+      refuse(call, "the optimizer's gradients have been divided by the scale already");
+    }
+  }
+
+  template <class Optimizer>
+  bool step_by(Optimizer& optimizer, const void* key) {
+    if (!is_enabled()) {
+      optimizer.step();
+      return true;
+    }
+    if (!detail::LossScaling::has(scaling_->unscaled, key)) unscale_(optimizer);
+    if (detail::LossScaling::has(scaling_->stepped, key)) {
+      refuse("step()", "the optimizer has made its step since the last update()");
+    }
+    scaling_->stepped.push_back(key);
+    if (scaling_->is_overflow) return false;
+    optimizer.step();
+    detail::forget_casts();
+    return true;
+  }
+
+  // What the division by the scale leaves would be too small for the type.
+  void refuse_half(const std::vector<torch::optim::OptimizerParamGroup>& groups) const {
+    for (const auto& group : groups) {
+      for (const at::Tensor& tensor : group.params()) {
+        if (tensor.scalar_type() != at::ScalarType::Half) continue;
+        throw ConfigError{
+            detail::compose("GradScaler on rank {}/{}: an optimizer has a weight of type f16 ({}), in which gradients "
+                            "vanish once they are divided by the scale: keep weights in f32 and compute in f16 by "
+                            "Autocast, or use prepare_optimizer with PreparedOptimizerOptions::master_weights",
+                            worker_->rank(), worker_->world_size(), detail::shape_of(tensor))};
+      }
+    }
+  }
+
+  // Each once: C++ modules list tied parameters twice.
+  [[nodiscard]] std::vector<at::Tensor> gradients_of(torch::optim::Optimizer& optimizer) const {
+    const auto& exchange = detail::gradient_exchange_of(*worker_);
+    std::vector<at::Tensor> gradients;
+    std::unordered_set<const void*> seen;
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+        if (exchange->find(parameter) == nullptr) {
+          throw ConfigError{
+              detail::compose("GradScaler on rank {}/{}: an optimizer has a parameter {} of no prepared model, of "
+                              "whose gradient nobody "
+                              "knows whether it overflows: call prepare_model() for all that is trained",
+                              worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
+        }
+        exchange->check_complete(parameter, "unscale_()");
+        gradients.push_back(parameter.grad());
+      }
+    }
+    return gradients;
+  }
+
+  // The ranks compare it with their next gradients.
+  void tell_scale() const { worker_->extension<detail::UpdateDigest>().add_scale(scale_); }
+
+  void tell_if_no_overflow(double before) {
+    const bool is_small = scale_ < 1 && before >= 1;
+    if (!is_small && num_skipped_ != options_.most_skipped) return;
+    const std::string what = detail::compose(
+        "step {}: the gradient{} is not finite, as those of the last {} steps were not, with a loss that the "
+        "GradScaler "
+        "has come to scale by {} only: that is no overflow of f16",
+        scaling_->step, scaling_->parameter.empty() ? "" : detail::compose(" of \"{}\"", scaling_->parameter),
+        num_skipped_, before);
+    if (detail::gradient_exchange_of(*worker_)->non_finite() == NonFinite::stop) {
+      detail::refuse_not_finite(*worker_, what);
+    }
+    if (worker_->rank() != 0 || has_told_) return;
+    has_told_ = true;
+    worker_->warn(what + ". Look for NaNs in the data, lower the learning rate or clip; steps go on being left out");
+  }
+
+  Worker* worker_;
+  GradScalerOptions options_;
+  double scale_;
+  std::int64_t num_good_ = 0;     // steps in a row without an overflow, since the scale has changed
+  std::int64_t num_skipped_ = 0;  // steps in a row with one
+  bool has_told_ = false;
+  std::shared_ptr<detail::LossScaling> scaling_{};
+};
+static_assert(Stateful<GradScaler>);
 
 }  // namespace railyard::inline v0_1
 
@@ -55971,1115 +58428,282 @@ template <class D>
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/prepare_model.hpp
-// Makes a model that all workers train together. Torch room.
+// ---- railyard/torch/detail/replay.hpp
+// Puts a thread back to where it was when something was computed, to compute it anew. Torch room.
 
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
-#include <torch/utils.h>
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <c10/core/Device.h>
 
 namespace railyard::inline v0_1 {
 
 namespace detail {
 
-template <class M>
-concept IsModule = std::is_base_of_v<torch::nn::Module, M>;
+// Autocasting on CPUs and GPUs, and whether it keeps the casts of weights.
+struct AutocastState {
+  AutocastSettings cpu = AutocastSettings::of(at::DeviceType::CPU);
+  AutocastSettings cuda = AutocastSettings::of(at::DeviceType::CUDA);
+  bool keeps_casts = at::autocast::is_autocast_cache_enabled();
 
-template <class H>
-concept IsModuleHolder = torch::detail::is_module_holder<H>::value;
-
-template <class T>
-struct IsModulePointer : std::false_type {};
-template <IsModule M>
-struct IsModulePointer<std::shared_ptr<M>> : std::true_type {};
-
-template <class T>
-concept IsModel = IsModule<T> || IsModuleHolder<T> || IsModulePointer<T>::value;
-
-// Asked only of what is no model itself: a Sequential can be called as well, with anything.
-template <class F>
-concept IsModelFactory = !IsModel<F> && std::is_invocable_v<F&> && IsModel<std::decay_t<std::invoke_result_t<F&>>>;
-
-// What prepare_model() hands back: holders and pointers as they are, a module by value behind a pointer.
-template <class T>
-[[nodiscard]] auto held(T&& model) {
-  using M = std::decay_t<T>;
-  if constexpr (IsModule<M>) {
-    return std::make_shared<M>(std::forward<T>(model));
-  } else {
-    return M(std::forward<T>(model));
-  }
-}
-
-template <class T>
-[[nodiscard]] torch::nn::Module& module_of(const Worker& worker, const T& model) {
-  torch::nn::Module* module = nullptr;
-  if constexpr (IsModuleHolder<T>) {
-    if (!model.is_empty()) module = model.ptr().get();
-  } else {
-    module = model.get();
-  }
-  if (module != nullptr) return *module;
-  throw ConfigError{
-      compose("prepare_model on rank {}/{} was given an empty model: give a module that has been built, "
-              "not nullptr",
-              worker.rank(), worker.world_size())};
-}
-
-// What one worker knows about its models.
-struct Models {
-  static constexpr std::string_view extension_name = "torch.models";
-  std::uint64_t built = 0;  // by factories, so that two models of one kind do not start with the same weights
-  std::vector<std::int64_t> processes{};  // the process of each rank
-
-  // How many ranks of lower number live in this worker's process, and how many the fullest process has.
-  [[nodiscard]] std::pair<int, int> turns(int rank) const {
-    int mine = 0;
-    std::ptrdiff_t most = 1;
-    for (std::size_t other = 0; other < processes.size(); ++other) {
-      if (static_cast<int>(other) < rank && processes[other] == processes[static_cast<std::size_t>(rank)]) ++mine;
-      most = std::max(most, std::count(processes.begin(), processes.end(), processes[other]));
-    }
-    return {mine, static_cast<int>(most)};
+  [[nodiscard]] bool is_enabled() const noexcept { return cpu.is_enabled || cuda.is_enabled; }
+  void apply() const {
+    cpu.apply(at::DeviceType::CPU);
+    cuda.apply(at::DeviceType::CUDA);
+    at::autocast::set_autocast_cache_enabled(keeps_casts);
   }
 };
 
-[[nodiscard]] inline Models& models_of(Worker& worker) {
-  auto& models = worker.extension<Models>();
-  if (models.processes.empty()) {
-    const std::vector<std::int64_t> mine{process_token()};
-    models.processes = worker.world_size() == 1 ? mine : gather_values(worker, Topic::processes, mine);
-    check_backward_works(worker);
-    apply_thread_budget_to_process(worker);
+// Casts as it was done before, for as long as it lives. What is cast meanwhile belongs to a graph of its own, and so
+// does what was cast around it.
+class ReplayedAutocast {
+ public:
+  explicit ReplayedAutocast(const AutocastState& then) {
+    forget_casts();
+    then.apply();
+    at::autocast::increment_nesting();
   }
-  return models;
-}
+  ReplayedAutocast(const ReplayedAutocast&) = delete;
+  ReplayedAutocast& operator=(const ReplayedAutocast&) = delete;
+  ~ReplayedAutocast() {
+    forget_casts();
+    at::autocast::decrement_nesting();
+    before_.apply();
+  }
 
-// Runs the factory with the run's seed. LibTorch has one generator per process, so threads build one after another;
-// afterwards each process draws numbers of its own, or dropout would hide the same units on every rank.
-template <class Factory>
-[[nodiscard]] auto build(Worker& worker, Factory& factory) {
-  Models& models = models_of(worker);
-  const std::uint64_t use = models.built++;
-  const std::uint64_t seed = use == 0 ? worker.seed() : derive_seed(worker.seed(), use);
-  const auto [my_turn, turns] = models.turns(worker.rank());
-  for (int turn = 0; turn < my_turn; ++turn) worker.barrier();
-  torch::manual_seed(seed);
-  auto model = held(factory());
-  // Also until the last one is through: whoever goes on seeds the generator anew.
-  for (int turn = my_turn; turns > 1 && turn < turns; ++turn) worker.barrier();
-  return model;
-}
+ private:
+  AutocastState before_{};
+};
 
-inline void seed_apart(Worker& worker) {
-  const Models& models = models_of(worker);
-  if (worker.world_size() == 1) return;  // the numbers that a program without Railyard would draw
-  const std::uint64_t use = (models.built << 32U) + static_cast<std::uint64_t>(worker.rank()) + 1;
-  const std::uint64_t seed = derive_seed(worker.seed(), use);
-  if (models.turns(worker.rank()).first == 0) torch::manual_seed(seed);
-  const auto [turn, turns] = models.turns(worker.rank());
-  if (gpu_of_thread() && turns > 1) worker.barrier();  // it has seeded the GPUs of all
-  if (turn > 0) seed_gpu(seed);
-}
+// Keeps no casts for as long as it lives: a cast of a weight that is made while gradients are off leads nowhere.
+class NoKeptCasts {
+ public:
+  NoKeptCasts() { at::autocast::set_autocast_cache_enabled(false); }
+  NoKeptCasts(const NoKeptCasts&) = delete;
+  NoKeptCasts& operator=(const NoKeptCasts&) = delete;
+  ~NoKeptCasts() { at::autocast::set_autocast_cache_enabled(before_); }
+
+ private:
+  bool before_ = at::autocast::is_autocast_cache_enabled();
+};
+
+// The random numbers that a computation has drawn: of the default generator on CPUs, and those of the given GPUs.
+class DrawnNumbers {
+  struct Drawn {
+    at::Device device;
+    at::Tensor before{};
+    at::Tensor after{};
+  };
+
+ public:
+  // Called before the computation.
+  void begin(const std::vector<at::Tensor>& inputs) {
+    add(at::Device{at::kCPU});
+    for (const at::Tensor& input : inputs) {
+      if (input.is_cuda()) add(input.device());
+    }
+  }
+  // Called after it. What has drawn nothing need not be replayed.
+  void end() {
+    std::erase_if(drawn_, [](Drawn& one) {
+      one.after = state_of(one.device);
+      return at::equal(one.before, one.after);
+    });
+  }
+
+  // Draws the same once more, for as long as it lives.
+  class Replay {
+   public:
+    explicit Replay(const DrawnNumbers& numbers) : drawn_(&numbers.drawn_) {
+      for (const Drawn& one : *drawn_) {
+        now_.push_back(state_of(one.device));
+        set(one.device, one.before);
+      }
+    }
+    Replay(const Replay&) = delete;
+    Replay& operator=(const Replay&) = delete;
+    ~Replay() {
+      for (std::size_t i = 0; i < now_.size(); ++i) set((*drawn_)[i].device, now_[i]);
+    }
+
+    // Throws: ConfigError if what was drawn are other numbers. A computation that draws none may have seen another
+    // thread draw.
+    void check() const {
+      for (const Drawn& one : *drawn_) {
+        const at::Tensor end = state_of(one.device);
+        if (at::equal(end, one.after) || at::equal(end, one.before)) continue;
+        throw ConfigError{
+            "recompute(): the function has drawn other random numbers in backward() than before, so that its gradients "
+            "would be those of another dropout. Threads of a process draw from one generator: let workers be processes "
+            "(ry::Processes), and let the function draw equally often each time"};
+      }
+    }
+
+   private:
+    const std::vector<Drawn>* drawn_;
+    std::vector<at::Tensor> now_{};
+  };
+
+ private:
+  void add(at::Device device) {
+    const auto is_it = [&](const Drawn& one) { return one.device == device; };
+    if (std::any_of(drawn_.begin(), drawn_.end(), is_it)) return;
+    drawn_.push_back({.device = device, .before = state_of(device)});
+  }
+
+  [[nodiscard]] static at::Tensor state_of(at::Device device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock{generator.mutex()};
+    return generator.get_state();
+  }
+  static void set(at::Device device, const at::Tensor& state) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock{generator.mutex()};
+    generator.set_state(state);
+  }
+
+  std::vector<Drawn> drawn_{};
+};
 
 }  // namespace detail
 
-/// Makes a model that all workers train together: weights and buffers become rank 0's, and from then on every
-/// backward() leaves in every .grad the mean over the global batch, equal on all ranks.
-///
-/// source is a factory that returns a std::shared_ptr<Net>, a holder made by TORCH_MODULE (or a Sequential), or a Net;
-/// or such a model itself. What it returns is returned, a Net behind a std::shared_ptr. A factory runs with
-/// worker.seed() set, so the weights are a function of the run's seed; workers that are threads need one.
-///
-/// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
-/// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
-/// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
-/// Not averaged: what torch::autograd::grad() returns, buffers unless ModelOptions::buffers says so, and what
-/// a model has not registered (replica_difference() finds that). torch's
-/// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,
-/// extend and replace parts of a model before the call, or call again with the model right afterwards. Cost: per
-/// backward pass one small exchange and one as large as the gradients. Throws: ConfigError on every rank if the ranks'
-/// models differ in names, shapes, types or frozen parameters, or are one object. Example: auto net =
-/// ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
-template <class Source>
-[[nodiscard]] auto prepare_model(Worker& worker, Source&& source, const ModelOptions& options = {}) {
-  using Plain = std::decay_t<Source>;
-  static_assert(detail::IsModel<Plain> || detail::IsModelFactory<Plain>,
-                "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
-                "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
-  if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
-    static_cast<void>(device(worker));  // makes it the current one before a factory runs
-    detail::check_libtorch_knows_gpus(worker);
-    if (options.memory_pool) detail::bind_pool(worker);
-    const auto& exchange = detail::gradient_exchange_of(worker);
-    exchange->drop_ended_models();
-    auto model = [&] {
-      if constexpr (detail::IsModel<Plain>) {
-        return detail::held(std::forward<Source>(source));
-      } else {
-        return detail::build(worker, source);
-      }
-    }();
-    detail::seed_apart(worker);
-    const torch::nn::Module& module = detail::module_of(worker, model);
-    const auto tensors = detail::tensors_of(module);
-    for (const auto& named : tensors) {
-      if (named.tensor.defined()) detail::check_place(worker, named.name, named.tensor.device());
-    }
-    detail::make_equal(worker, tensors);
-    for (const auto& named : tensors) {
-      if (named.is_parameter && named.tensor.defined()) {
-        detail::GradientExchange::add(exchange, named.name, named.tensor);
-      }
-    }
-    exchange->watch(module);
-    exchange->set_options(options);
-    return model;
-  }
-}
-
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/optimizer_state.hpp
-// Saves the state of LibTorch's optimizers and puts it back, whole or in the pieces of ranks. Torch room.
+// ---- railyard/torch/detail/recompute_function.hpp
+// Computes something without keeping what its backward pass needs, and anew in that. Torch room.
+
+#include <ATen/core/ivalue.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Optional.h>
-#include <torch/optim/optimizer.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// A parameter of an optimizer.
-struct OptimizedTensor {
-  at::Tensor whole{};
-  std::shared_ptr<GradientPiece> piece{};  // where ranks share the work; otherwise each of them does all of it
+// What is computed twice. Undefined inputs are none for LibTorch, so it is told of the others alone.
+struct RecomputedSegment : torch::CustomClassHolder {
+  using Tensors = torch::autograd::variable_list;
 
-  // What this rank's optimizer updates; undefined if it is nothing.
-  [[nodiscard]] const at::Tensor& own() const noexcept { return piece ? piece->weights : whole; }
-};
-using OptimizedGroups = std::vector<std::vector<OptimizedTensor>>;
+  std::function<Tensors(const Tensors& inputs)> compute{};
+  std::vector<std::weak_ptr<const torch::nn::Module>> modules{};  // whose running statistics move once
+  std::vector<bool> is_defined{};                                 // by input
+  std::vector<std::string> shapes{};                              // of the outputs
+  AutocastState autocast{};
+  DrawnNumbers numbers{};
 
-// The parameters of an optimizer, each once: C++ modules list tied ones twice.
-[[nodiscard]] inline OptimizedGroups parameters_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
-  OptimizedGroups parameters;
-  std::unordered_set<const void*> seen;
-  for (const auto& group : groups) {
-    parameters.emplace_back();
-    for (const at::Tensor& parameter : group.params()) {
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.back().push_back({.whole = parameter});
-    }
-  }
-  return parameters;
-}
-
-// How LibTorch finds the state of a tensor: by its address, which releases before 2.1 write out.
-template <class Map>
-[[nodiscard]] typename Map::key_type state_key(const at::Tensor& tensor) {
-  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
-    std::ostringstream text;
-    text << tensor.unsafeGetTensorImpl();
-    return text.str();
-  } else {
-    return tensor.unsafeGetTensorImpl();
-  }
-}
-
-[[nodiscard]] inline std::string group_prefix(std::size_t group) { return compose("groups.{}.", group); }
-[[nodiscard]] inline std::string state_prefix(std::size_t group, std::size_t index) {
-  return compose("state.{}.{}.", group, index);
-}
-[[nodiscard]] inline std::string shapes_of(const std::vector<OptimizedTensor>& parameters) {
-  std::vector<std::string> shapes;
-  for (const OptimizedTensor& parameter : parameters) shapes.push_back(shape_of(parameter.whole));
-  return joined(shapes, ", ");
-}
-
-// Saves the fields of a group's options.
-struct SaveOption {
-  NamedValues& values;
-  const std::string& prefix;
-
-  template <class T>
-  void operator()(std::string_view name, const T& field) const {
-    values.set(prefix + std::string{name}, field);
-  }
-  template <class T>
-  void operator()(std::string_view name, const c10::optional<T>& field) const {
-    if (field) (*this)(name, *field);
+  // known: those that are defined.
+  [[nodiscard]] Tensors run(at::TensorList known) const {
+    Tensors inputs;
+    std::size_t next = 0;
+    for (const bool is_one : is_defined) inputs.push_back(is_one ? known[next++] : at::Tensor{});
+    return compute(inputs);
   }
 };
 
-// Saves the fields of a parameter's state. Numbers are tensors too: of a piece only its ranks know them.
-struct SaveField {
-  std::vector<StateTensor>& tensors;
-  const OptimizedTensor& parameter;
-  std::string prefix;
-
-  void operator()(std::string_view name, const at::Tensor& field) const {
-    if (!field.defined()) return;
-    std::string full = prefix + std::string{name};
-    tensors.push_back(parameter.piece ? piece_state(std::move(full), shape_in_memory(parameter.whole),
-                                                    parameter.piece->begin, parameter.piece->end, field)
-                                      : whole_state(std::move(full), field));
-  }
-  void operator()(std::string_view name, const std::deque<at::Tensor>& fields) const {
-    for (std::size_t i = 0; i < fields.size(); ++i) (*this)(compose("{}.{}", name, i), fields[i]);
-  }
-  template <class T>
-  requires std::is_arithmetic_v<T>
-  void operator()(std::string_view name, const T& field) const {
-    if (parameter.piece && parameter.piece->begin > 0) return;  // the rank with the first element says it for all
-    tensors.push_back({.name = prefix + std::string{name},
-                       .dtype = dtype_of<T>,
-                       .read = [field](std::int64_t begin, std::int64_t end,
-                                       std::byte* to) { std::memcpy(to, &field, begin < end ? sizeof field : 0); },
-                       .is_piece = parameter.piece != nullptr,
-                       .begin = 0,
-                       .end = 1});
-  }
-};
-
-// Reads the fields of a group's options.
-struct LoadOption {
-  const NamedValues& values;
-  const std::string& prefix;
-
-  template <class T>
-  void operator()(std::string_view name, T& field) const {
-    const Value& value = values.at(prefix + std::string{name});
-    if constexpr (std::is_same_v<T, double>) {
-      field = value.number();
-    } else {
-      field = value.as<T>();
-    }
-  }
-  template <class T>
-  void operator()(std::string_view name, c10::optional<T>& field) const {
-    field.reset();
-    if (values.find(prefix + std::string{name}) == nullptr) return;
-    T value{};
-    (*this)(name, value);
-    field = std::move(value);
-  }
-};
-
-// Reads the fields of a parameter's state.
-struct LoadField {
-  UnreadTensors& saved;
-  std::vector<std::string>& problems;
-  const NamedValues& values;
-  const OptimizedTensor& parameter;
-  std::string prefix;
-  bool is_elementwise;
-  bool& found;
-
-  void operator()(std::string_view name, at::Tensor& field) const {
-    const StateTensor* state = saved.take(prefix + std::string{name});
-    if (state == nullptr) return;
-    found = true;
-    const SavedTensor tensor = in_order(*state);
-    if (!is_elementwise) {
-      field = tensor.whole().to(parameter.whole.device());
-    } else if (!tensor.fits(as_real(parameter.whole.detach()))) {
-      problems.push_back(
-          compose("\"{}\" is {} and belongs to a parameter {}", state->name, tensor.text(), shape_of(parameter.whole)));
-    } else if (parameter.own().defined()) {
-      field = at::empty_like(parameter.own().detach());
-      read(tensor, field);
-    }
-  }
-  void operator()(std::string_view name, std::deque<at::Tensor>& fields) const {
-    for (std::size_t i = 0;; ++i) {
-      at::Tensor field;
-      (*this)(compose("{}.{}", name, i), field);
-      if (!field.defined()) return;
-      fields.push_back(std::move(field));
-    }
-  }
-  template <class T>
-  requires std::is_arithmetic_v<T>
-  void operator()(std::string_view name, T& field) const {
-    const StateTensor* state = saved.take(prefix + std::string{name});
-    if (state == nullptr) return;
-    found = true;
-    if (state->dtype == dtype_of<T> && state->shape.empty()) {
-      state->read(0, 1, reinterpret_cast<std::byte*>(&field));
-    } else {
-      problems.push_back(compose("\"{}\" is {} and must be one number, {}", state->name, saved_rows(*state).text(),
-                                 name_of(dtype_of<T>)));
-    }
-  }
-
- private:
-  void read(const SavedTensor& tensor, const at::Tensor& field) const {
-    if (parameter.piece) {
-      tensor.read_piece(parameter.whole, parameter.piece->begin, parameter.piece->end, field);
-    } else {
-      tensor.read_into(field);
-    }
-  }
-
-  [[nodiscard]] SavedTensor in_order(const StateTensor& state) const {
-    const SavedTensor rows = saved_rows(state);
-    const Value* text = values.find(prefix + "order");
-    if (text == nullptr) return rows;
-    std::istringstream numbers{text->as<std::string>()};
-    SavedTensor tensor = rows;
-    for (std::int64_t& dim : tensor.order) numbers >> dim;
-    const auto& dims = rows.order;
-    return std::is_permutation(dims.begin(), dims.end(), tensor.order.begin()) ? tensor : rows;
-  }
-};
-
-template <KnownOptimizer X>
-class OptimizerState {
-  using Fields = OptimizerFields<X>;
-  using Options = typename Fields::Options;
-  using ParamState = typename Fields::ParamState;
+// Its backward pass runs one of its own, which adds to the gradients of all weights that the function uses.
+class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
+  using Tensors = torch::autograd::variable_list;
 
  public:
-  [[nodiscard]] static State take(const X& optimizer, const OptimizedGroups& groups) {
-    State state{{"optimizer", Fields::name}};
-    for (std::size_t group = 0; group < groups.size(); ++group) {
-      const std::string prefix = group_prefix(group);
-      state.values.set(prefix + "parameters", shapes_of(groups[group]));
-      Fields::options(static_cast<const Options&>(optimizer.param_groups()[group].options()),
-                      SaveOption{state.values, prefix});
-      for (std::size_t index = 0; index < groups[group].size(); ++index) {
-        take(optimizer, groups[group][index], state_prefix(group, index), state);
-      }
+  static Tensors forward(torch::autograd::AutogradContext* ctx, const c10::intrusive_ptr<RecomputedSegment>& segment,
+                         at::TensorList inputs) {
+    ctx->set_materialize_grads(false);
+    ctx->save_for_backward(inputs.vec());
+    ctx->saved_data["segment"] = c10::IValue::make_capsule(segment);
+    std::vector<std::int64_t> versions;
+    for (const at::Tensor& input : inputs) versions.push_back(version_of(input));
+    Tensors outputs;
+    {
+      std::optional<NoKeptCasts> no_casts;
+      if (segment->autocast.is_enabled()) no_casts.emplace();
+      segment->numbers.begin(inputs.vec());
+      outputs = segment->run(inputs);
+      segment->numbers.end();
     }
-    return state;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (version_of(inputs[i]) != versions[i]) refuse_changed(inputs[i]);
+    }
+    for (const at::Tensor& output : outputs) {
+      if (!output.defined()) {
+        throw ConfigError{"recompute(): the function has returned an undefined tensor: leave it out"};
+      }
+      segment->shapes.push_back(shape_of(output));
+    }
+    return outputs;
   }
 
-  // Reads everything before it changes anything.
-  static void put(X& optimizer, const OptimizedGroups& groups, const State& state) {
-    const at::NoGradGuard no_grad;
-    check(groups, state.values);
-    UnreadTensors saved{state};
-    std::vector<std::string> problems;
-    std::vector<Options> options;
-    std::vector<std::pair<at::Tensor, std::unique_ptr<ParamState>>> states;
-    for (std::size_t group = 0; group < groups.size(); ++group) {
-      options.push_back(static_cast<const Options&>(optimizer.param_groups()[group].options()));
-      Fields::options(options.back(), LoadOption{state.values, group_prefix(group)});
-      for (std::size_t index = 0; index < groups[group].size(); ++index) {
-        const OptimizedTensor& parameter = groups[group][index];
-        bool found = false;
-        auto fields = std::make_unique<ParamState>();
-        Fields::state(*fields, LoadField{saved, problems, state.values, parameter, state_prefix(group, index),
-                                         Fields::is_elementwise, found});
-        if (parameter.own().defined()) states.emplace_back(parameter.own(), found ? std::move(fields) : nullptr);
-      }
+  static Tensors backward(torch::autograd::AutogradContext* ctx, const Tensors& gradients) {
+    refuse_second_derivative();
+    const auto capsule = ctx->saved_data["segment"].toCapsule();
+    const auto& segment = static_cast<const RecomputedSegment&>(*capsule);
+    Tensors inputs;
+    for (const at::Tensor& input : ctx->get_saved_variables()) {
+      inputs.push_back(input.detach().set_requires_grad(input.requires_grad()));
     }
-    saved.name_surplus(problems);
-    refuse(problems);
-    for (std::size_t group = 0; group < groups.size(); ++group) {
-      static_cast<Options&>(optimizer.param_groups()[group].options()) = options[group];
+    RunningStatistics statistics;
+    statistics.keep(segment.modules, RunningStatistics::Of::all_modules);
+    const Tensors outputs = compute_again(segment, inputs);
+    check_shapes(segment, outputs);
+    Tensors roots;
+    Tensors root_gradients;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
+      roots.push_back(outputs[i]);
+      root_gradients.push_back(gradients[i]);
     }
-    auto& map = optimizer.state();
-    for (auto& [tensor, fields] : states) {
-      const auto key = state_key<std::decay_t<decltype(map)>>(tensor);
-      map.erase(key);
-      if (fields) map[key] = std::move(fields);
-    }
+    if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
+    statistics.put_back();
+    Tensors results{at::Tensor{}};  // for the segment
+    for (const at::Tensor& input : inputs) results.push_back(input.grad());
+    return results;
   }
 
  private:
-  static void take(const X& optimizer, const OptimizedTensor& parameter, const std::string& prefix, State& state) {
-    if (parameter.piece && !parameter.whole.is_contiguous()) {
-      state.values.set(prefix + "order", joined(order_in_memory(parameter.whole), " "));
-    }
-    if (!parameter.own().defined() || (parameter.piece && parameter.piece->is_copy)) return;
-    const auto& map = optimizer.state();
-    const auto found = map.find(state_key<std::decay_t<decltype(map)>>(parameter.own()));
-    if (found == map.end()) return;
-    Fields::state(static_cast<const ParamState&>(*found->second), SaveField{state.tensors, parameter, prefix});
+  [[nodiscard]] static Tensors compute_again(const RecomputedSegment& segment, const Tensors& inputs) {
+    const at::AutoGradMode with_gradients{true};
+    const DrawnNumbers::Replay numbers{segment.numbers};
+    std::optional<ReplayedAutocast> autocast;
+    if (segment.autocast.is_enabled() || AutocastState{}.is_enabled()) autocast.emplace(segment.autocast);
+    Tensors outputs = segment.run(inputs);
+    numbers.check();
+    return outputs;
   }
 
-  static void check(const OptimizedGroups& groups, const NamedValues& values) {
-    std::vector<std::string> problems;
-    const auto compare = [&](const std::string& name, const std::string& here) {
-      const Value* saved = values.find(name);
-      if (saved != nullptr && *saved == Value{here}) return;
-      problems.push_back(
-          compose("{} is {} here, and was {}", name, here, saved == nullptr ? "nothing" : saved->as<std::string>()));
-    };
-    compare("optimizer", std::string{Fields::name});
-    for (std::size_t group = 0; group < groups.size(); ++group) {
-      compare(group_prefix(group) + "parameters", shapes_of(groups[group]));
-    }
-    if (values.find(group_prefix(groups.size()) + "parameters") != nullptr) {
-      problems.push_back(compose("there are {} groups of parameters here, and were more", groups.size()));
-    }
-    refuse(problems);
+  [[nodiscard]] static std::int64_t version_of(const at::Tensor& tensor) {
+    return tensor.is_inference() ? 0 : tensor._version();
   }
 
-  static void refuse(const std::vector<std::string>& problems) {
-    if (problems.empty()) return;
+  static void check_shapes(const RecomputedSegment& segment, const Tensors& outputs) {
+    std::vector<std::string> shapes;
+    for (const at::Tensor& output : outputs) shapes.push_back(shape_of(output));
+    if (shapes == segment.shapes) return;
     throw ConfigError{
-        compose("the saved state of an optimizer does not fit it: {}. Nothing was changed. Make it with "
-                "the same parameters in the same groups as the one that was saved, or begin without it",
-                joined(problems, "; "))};
-  }
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/shared_weights.hpp
-// Keeps the weights of a model once for all ranks of the host, and cuts them into one piece per rank. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
-#include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/variable.h>
-
-#include <tuple>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The weights in the memory of a host's first rank that other processes look at. They are freed with the worker if
-// nobody does any more; otherwise they stay as long as the process does, for a freed block is written to.
-struct SharedWeightsOfWorker {
-  static constexpr std::string_view extension_name = "torch.shared_weights";
-  struct Kept {
-    std::vector<at::Tensor> tensors{};
-    std::atomic<std::uint32_t>* num_users = nullptr;
-  };
-  std::vector<Kept> kept{};
-
-  SharedWeightsOfWorker() = default;
-  SharedWeightsOfWorker(const SharedWeightsOfWorker&) = delete;
-  SharedWeightsOfWorker& operator=(const SharedWeightsOfWorker&) = delete;
-  ~SharedWeightsOfWorker() {
-    drop_unused();
-    for (Kept& one : kept) {
-      for (at::Tensor& tensor : one.tensors) static_cast<void>(tensor.unsafeReleaseTensorImpl());
-    }
+        compose("recompute(): the function has returned [{}] in backward() and [{}] before: it must do the same each "
+                "time, and depend on nothing but its inputs and weights",
+                joined(shapes, ", "), joined(segment.shapes, ", "))};
   }
 
-  // Frees the weights that nobody looks at any more.
-  void drop_unused() {
-    std::erase_if(kept, [](const Kept& one) {
-      const bool is_unused = one.num_users->load(std::memory_order_acquire) == 0;
-      if (is_unused) Heap::give_back(one.num_users);
-      return is_unused;
-    });
-  }
-};
-
-// One optimizer's parameters, where the ranks of a host share memory. Rank 0's weights become everybody's, in one copy
-// on each host; each rank has one piece of its host's to update. Two waits around each update keep anybody from reading
-// weights that are half new.
-class SharedWeights {
- public:
-  // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
-  SharedWeights(Worker& worker, std::vector<at::Tensor> parameters)
-      : worker_(&worker),
-        exchange_(gradient_exchange_of(worker)),
-        memory_(worker.host_memory()),
-        parameters_(std::move(parameters)) {
-    refuse_other_owners();
-    if (memory_->num_hosts() > 1) send_to_hosts();
-    share();
-    cut();
-  }
-  SharedWeights(const SharedWeights&) = delete;
-  SharedWeights& operator=(const SharedWeights&) = delete;
-
-  // Whoever uses the model further has it to itself.
-  ~SharedWeights() {
-    const at::NoGradGuard no_grad;
-    try {
-      const auto exchange = exchange_.lock();
-      for (const auto& piece : pieces_) piece->weights.reset();
-      for (at::Tensor& parameter : parameters_) {
-        GradientSlot* slot = exchange == nullptr ? nullptr : exchange->find(parameter);
-        const bool is_known = slot != nullptr && slot->storage.is_of(parameter);
-        parameter.set_data(parameter.detach().clone());
-        if (is_known) slot->storage = StorageMark{parameter};  // that it was moved, nobody need be told
-      }
-      if (num_users_ != nullptr) num_users_->fetch_sub(1, std::memory_order_release);
-    } catch (...) {  // no memory: the weights stay shared, and nobody updates them any more
-    }
-  }
-
-  [[nodiscard]] static bool shareable(const at::Tensor& parameter) {
-    const at::ScalarType type = parameter.scalar_type();
-    const bool is_known = type == at::ScalarType::Float || type == at::ScalarType::Double ||
-                          type == at::ScalarType::Half || type == at::ScalarType::BFloat16;
-    return is_known && parameter.is_cpu() && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
-           parameter.is_non_overlapping_and_dense();
-  }
-
-  // By parameter; of some this rank has no part.
-  [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
-  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
-
-  // Whether another host has the same weights and pieces, and tells of them.
-  [[nodiscard]] bool is_copy() const noexcept { return memory_->host() > 0; }
-
-  // Begins an update: from here to end_update() nobody reads the weights. The settings must be equal on all ranks.
-  void begin_update(const UpdateSettings& settings) {
-    for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
-      if (pieces_[index]->is_mixed && pieces_[index]->weights.grad().defined()) refuse_mixed(parameters_[index]);
-      pieces_[index]->is_spent = true;
-    }
-    // A digest, for a record is small and groups may be many.
-    const std::uint64_t own = settings.hash();
-    memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
-    for (int rank = 0; rank < memory_->size(); ++rank) {
-      const auto record = memory_->record_of(rank);
-      if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
-      memory_->add_step();
-      const auto texts = show_texts(*memory_, settings.text());
-      memory_->step({});
-      throw ConfigError{compose(
-          "optimizer.step() on rank {}/{}: the ranks have other options of the optimizer: {}; one copy of the weights "
-          "is updated by all ranks, so set them alike everywhere",
-          worker_->rank(), worker_->world_size(), difference_of_settings(texts, memory_->host() * memory_->size()))};
-    }
-  }
-  void end_update() {
-    memory_->step({});
-    // What a backward pass has kept of the old weights is now recognised as outdated, as after any update in place.
-    for (const at::Tensor& parameter : parameters_) torch::autograd::impl::bump_version(parameter);
-  }
-
- private:
-  static constexpr const char* no_room =
-      "prepare_optimizer: there is no room left in the memory that the ranks share, which is as large as what was left "
-      "when they started: give the job more (memory.max, ulimit -v)";
-
-  void refuse_other_owners() const {
-    for (const at::Tensor& parameter : parameters_) {
-      // A parameter that was made as a view keeps what it is a view of.
-      const std::size_t num_known = parameter.is_view() && parameter._base().use_count() == 1 ? 2 : 1;
-      if (parameter.storage().use_count() <= num_known) continue;
-      throw ConfigError{compose(
-          "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
-          "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
-          ".clone(), or call prepare_optimizer() first",
-          worker_->rank(), worker_->world_size(), name_of(parameter))};
-    }
-  }
-
-  [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const {
-    throw ConfigError{compose(
-        "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
-        "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
-        "prepare_optimizer(), or copy them with copy_() on the first rank of each host",
-        worker_->rank(), worker_->world_size(), name_of(parameter))};
-  }
-
-  [[noreturn]] void refuse_mixed(const at::Tensor& parameter) const {
-    throw ConfigError{compose(
-        "optimizer.step() on rank {}/{}: the gradient of \"{}\" still holds that of the step before. The gradients of "
-        "a prepared optimizer are divided among the ranks, so that zero_grad() of the model does not reach them: call "
-        "zero_grad() of the optimizer in each step",
-        worker_->rank(), worker_->world_size(), name_of(parameter))};
-  }
-
-  [[nodiscard]] std::string name_of(const at::Tensor& parameter) const {
-    const GradientSlot* slot = gradient_exchange_of(*worker_)->find(parameter);
-    return slot == nullptr ? "?" : slot->name;
-  }
-
-  void send_to_hosts() {
-    std::vector<NamedTensor> weights;
-    for (const at::Tensor& parameter : parameters_) weights.push_back({.tensor = parameter});
-    const at::NoGradGuard no_grad;
-    broadcast_all(*worker_, weights);
-  }
-
-  // Threads hand over the tensor itself, which then lives as long as its last owner; processes its place.
-  void share() {
-    const at::NoGradGuard no_grad;
-    const int here = 0;
-    const bool sees_all = memory_->place_of(&here) != 0;
-    const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
-    auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
-    if (table == nullptr) throw Error{no_room};
-    for (std::size_t index = 0; index < parameters_.size() && memory_->rank() == 0; ++index) {
-      at::Tensor& parameter = parameters_[index];
-      table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
-    }
-    if (!sees_all && memory_->rank() == 0) num_users_ = keep_for_others();
-    std::array<std::uint64_t, 2> places{memory_->place_of(table),
-                                        num_users_ == nullptr ? 0 : memory_->place_of(num_users_)};
-    memory_->begin(Purpose::weights, std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
-    if (memory_->rank() != 0) {
-      std::memcpy(places.data(), memory_->record_of(0).data(), sizeof places);
-      const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, places[0]));
-      if (places[1] != 0) num_users_ = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_->at(0, places[1]));
-      for (std::size_t index = 0; index < parameters_.size(); ++index) {
-        at::Tensor& parameter = parameters_[index];
-        if (sees_all) {
-          parameter.set_data(reinterpret_cast<const at::Tensor*>(theirs[index])->detach());
-        } else {
-          parameter.set_data(at::from_blob(memory_->at(0, theirs[index]), parameter.sizes(), parameter.strides(),
-                                           at::TensorOptions{}.dtype(parameter.scalar_type())));
-        }
-      }
-    }
-    memory_->step({});
-    memory_->heap()->deallocate(table);
-    memory_->heap()->trim();  // of what the private weights have taken
-    for (const at::Tensor& parameter : parameters_) addresses_.push_back(parameter.data_ptr());
-  }
-
-  // Moves a weight of the host's first rank to where all see it, if it is not there.
-  [[nodiscard]] std::uint64_t place_for_all(at::Tensor& parameter) {
-    if (memory_->place_of(parameter.data_ptr()) == 0) {
-      const std::size_t size_bytes =
-          static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(parameter.element_size());
-      void* memory = memory_->heap()->allocate(size_bytes);
-      if (memory == nullptr) throw Error{no_room};
-      const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,
-                                             at::TensorOptions{}.dtype(parameter.scalar_type()));
-      moved.copy_(parameter.detach());
-      parameter.set_data(moved);
-    }
-    return memory_->place_of(parameter.data_ptr());
-  }
-
-  // Makes the weights of the host's first rank stay while others look at them, and returns the count of who does.
-  [[nodiscard]] std::atomic<std::uint32_t>* keep_for_others() {
-    void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
-    if (memory == nullptr) throw Error{no_room};
-    auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(memory_->size())};
-    SharedWeightsOfWorker::Kept kept{.num_users = num_users};
-    for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());
-    auto& all = worker_->extension<SharedWeightsOfWorker>();
-    all.drop_unused();
-    all.kept.push_back(std::move(kept));
-    return num_users;
-  }
-
-  void cut() {
-    std::vector<std::int64_t> counts;
-    for (const at::Tensor& parameter : parameters_) counts.push_back(parameter.numel());
-    RankPart part{counts, memory_->rank(), memory_->size()};
-    for (const at::Tensor& parameter : parameters_) {
-      auto piece = std::make_shared<GradientPiece>();
-      piece->is_copy = is_copy();
-      std::tie(piece->begin, piece->end) = part.next(parameter.numel());
-      if (!piece->is_empty()) {
-        piece->weights =
-            parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
-      }
-      GradientSlot& slot = *gradient_exchange_of(*worker_)->find(parameter);
-      slot.piece = piece;
-      slot.storage = StorageMark{parameter};  // all ranks have moved there together
-      pieces_.push_back(std::move(piece));
-    }
-  }
-
-  Worker* worker_;
-  std::weak_ptr<GradientExchange> exchange_;
-  HostMemory* memory_;
-  std::vector<at::Tensor> parameters_;
-  std::vector<const void*> addresses_{};
-  std::atomic<std::uint32_t>* num_users_ =
-      nullptr;  // in the first rank's memory; among threads, which own weights, none
-  std::vector<std::shared_ptr<GradientPiece>> pieces_{};
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/prepare_optimizer.hpp
-// Optimizers whose work and state are divided among the ranks of each host. Torch room.
-
-#include <ATen/OpMathType.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/zeros_like.h>
-#include <torch/optim/optimizer.h>
-
-namespace railyard::inline v0_1 {
-
-/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks of a host share memory the weights
-/// exist once for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after
-/// backward() the .grad of these parameters is undefined, since no rank has all of the mean. Several hosts, of equally
-/// many ranks, have one copy each, with the optimizer's state once per host. Elsewhere it is the optimizer that it is
-/// made of.
-///
-/// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
-/// must write them does so on the first rank of each host, between two barriers.
-template <detail::ElementwiseOptimizer X>
-class PreparedOptimizer {
- public:
-  PreparedOptimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                    const typename detail::OptimizerFields<X>::Options& defaults)
-      : worker_(&worker), parameters_(detail::parameters_of(groups)) {
-    std::vector<at::Tensor> shared;
-    const bool can_share = detail::gradient_exchange_of(worker)->can_share_weights();
-    for (const auto& group : parameters_) {
-      for (const auto& [parameter, piece] : group) {
-        check(parameter);
-        const bool is_shared = can_share && parameter.requires_grad() && detail::SharedWeights::shareable(parameter);
-        (is_shared ? shared : whole_).push_back(parameter);
-      }
-    }
-    compare_with_other_ranks(groups, defaults);  // whose pieces must be of the same weights
-    if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
-    std::vector<torch::optim::OptimizerParamGroup> own;
-    for (std::size_t index = 0; index < groups.size(); ++index) {
-      auto tensors = own_tensors(parameters_[index]);
-      own.push_back(groups[index].has_options()
-                        ? torch::optim::OptimizerParamGroup(std::move(tensors), groups[index].options().clone())
-                        : torch::optim::OptimizerParamGroup(std::move(tensors)));
-    }
-    inner_ = std::make_unique<X>(std::move(own), defaults);
-  }
-
-  /// Makes all gradients undefined: also where LibTorch would fill them with zeros, which still move momentum.
-  void zero_grad() {
-    for (auto& group : inner_->param_groups()) {
-      for (at::Tensor& tensor : group.params()) tensor.mutable_grad().reset();
-    }
-    if (shared_ == nullptr) return;
-    for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
-  }
-
-  /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
-  /// written. Throws: ConfigError if such ranks differ in their options, such as learning rates, if weights have been
-  /// replaced, or if micro-batches of the step are still to come. Where each rank or host has weights of its own, the
-  /// next backward() throws it for the options, and for ranks that have left out an update.
-  void step() {
-    check_complete("optimizer.step()");
-    detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
-    auto& updates = worker_->extension<detail::UpdateDigest>();
-    updates.add(detail::UpdateSettings::of(*inner_));
-    if (shared_ == nullptr) {
-      clock.enter(detail::StepClock::Part::optimizer);
-      inner_->step();
-      clock.enter(detail::StepClock::Part::compute);
-      return;
-    }
-    clock.enter(detail::StepClock::Part::wait);
-    shared_->begin_update(updates.last);
-    clock.enter(detail::StepClock::Part::optimizer);
-    inner_->step();
-    clock.enter(detail::StepClock::Part::wait);
-    shared_->end_update();
-    clock.enter(detail::StepClock::Part::compute);
-  }
-
-  /// Scales all gradients so that their common norm is max_norm at most, and returns what it was. A collective.
-  /// Cost: one pass over this rank's pieces and one small all-reduce. Throws: ConfigError on all ranks if they give
-  /// other norms (where each rank has weights of its own, from the next backward()), or if micro-batches of the step
-  /// are still to come.
-  double clip_grad_norm_(double max_norm) {
-    check_complete("clip_grad_norm_()");
-    const at::NoGradGuard no_grad;
-    double square = 0;
-    const auto add = [&square](const at::Tensor& gradient) {
-      // In the type of a half tensor the norm itself would overflow.
-      const at::Tensor numbers = detail::as_real(gradient);
-      const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
-      square += norm * norm;
-    };
-    // Of pieces that several hosts have alike, those of the first host count.
-    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
-    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](at::Tensor& whole) { add(whole.grad()); });
-    if (shared_ != nullptr) {
-      square = sum_of_squares(square, max_norm);
-    } else {
-      worker_->extension<detail::UpdateDigest>().add_clipping(max_norm);
-    }
-    const double norm = std::sqrt(square);
-    const double factor = max_norm / (norm + 1e-6);
-    if (factor >= 1) return norm;
-    const auto scale = [factor](at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
-    for_each_piece(scale);
-    for_each_whole(scale);
-    return norm;
-  }
-
-  /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
-  /// collective, and not for every step. Cost: one all-reduce of all of them. Throws: ConfigError if micro-batches of
-  /// the step are still to come.
-  [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
-    check_complete("full_gradients()");
-    const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> gradients;
-    for (const auto& group : parameters_) {
-      for (const auto& [parameter, piece] : group) {
-        gradients.push_back(piece ? full_gradient(parameter, *piece) : parameter.grad());
-      }
-    }
-    return gradients;
-  }
-
-  /// The optimizer of this rank's pieces, whose options may be changed, on all ranks alike: by a scheduler, for one.
-  [[nodiscard]] X& inner() noexcept { return *inner_; }
-  /// For torch::optim::StepLR{optimizer, ...} and the like.
-  operator torch::optim::Optimizer&() noexcept { return *inner_; }
-  [[nodiscard]] std::vector<torch::optim::OptimizerParamGroup>& param_groups() noexcept {
-    return inner_->param_groups();
-  }
-  /// Returns what the ranks remember of the parameters, each of its pieces, and the options of each group as they are
-  /// now. An optimizer on any number of ranks, or one of LibTorch alone, can go on from it.
-  [[nodiscard]] State state() const { return detail::OptimizerState<X>::take(*inner_, parameters_); }
-  /// Takes this rank's pieces out of a saved state. Throws: ConfigError that names what differs if the optimizer has
-  /// other parameters or is another one; nothing is changed then.
-  void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
-
-  /// Whether the ranks of a host share the weights, and each updates its piece.
-  [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
-
- private:
-  void check(const at::Tensor& parameter) const {
-    detail::GradientSlot* slot = detail::gradient_exchange_of(*worker_)->find(parameter);
-    if (slot == nullptr) {
-      throw ConfigError{detail::compose(
-          "prepare_optimizer on rank {}/{}: a parameter {} is of no prepared model, so its gradients would not be "
-          "averaged: call prepare_model() first",
-          worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
-    }
-    if (slot->piece.expired()) return;
-    throw ConfigError{detail::compose(
-        "prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
-        "one end first",
-        worker_->rank(), worker_->world_size(), slot->name)};
-  }
-
-  void check_complete(std::string_view call) const {
-    const auto& exchange = detail::gradient_exchange_of(*worker_);
-    for (const auto& group : parameters_) {
-      for (const detail::OptimizedTensor& one : group) exchange->check_complete(one.whole, call);
-    }
-  }
-
-  // Of all ranks, which must clip to the same norm. Ranks are alike where the sum of squares of a digest is least.
-  [[nodiscard]] double sum_of_squares(double own, double max_norm) const {
-    const auto digest =
-        static_cast<double>(detail::short_digest(detail::digest_of(std::as_bytes(std::span{&max_norm, 1}))));
-    double sums[3] = {own, digest, digest * digest};
-    worker_->all_reduce(buffer_of(sums), ReduceOp::sum);
-    if (sums[2] * worker_->world_size() == sums[1] * sums[1]) return sums[0];
-    std::size_t rank = 1;
-    const auto norms = detail::gather_values<double>(*worker_, {max_norm});
-    while (rank + 1 < norms.size() && norms[rank] == norms[0]) ++rank;
+  [[noreturn]] static void refuse_changed(const at::Tensor& input) {
     throw ConfigError{
-        detail::compose("clip_grad_norm_() on rank {}/{}: max_norm is {} on rank {} and {} on rank 0: give the same on "
-                        "every rank",
-                        worker_->rank(), worker_->world_size(), norms[rank], rank, norms[0])};
+        compose("recompute(): the function changes its input {} in place, which it needs once more as it was: let it "
+                "work on a copy, or out of place",
+                shape_of(input))};
   }
 
-  void compare_with_other_ranks(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                                const typename detail::OptimizerFields<X>::Options& defaults) const {
-    if (worker_->world_size() == 1) return;
-    std::string mine;
-    for (std::size_t group = 0; group < parameters_.size(); ++group) {
-      for (const detail::OptimizedTensor& one : parameters_[group]) {
-        const std::string& name = detail::gradient_exchange_of(*worker_)->find(one.whole)->name;
-        mine += detail::compose("{} of group {}\n", detail::describe({.name = name, .tensor = one.whole}), group);
-      }
-    }
-    detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
-    detail::UpdateSettings settings = detail::UpdateSettings::of_none<X>();
-    for (const auto& group : groups) settings.add<X>(group.has_options() ? group.options() : defaults);
-    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, settings.text());
-    const std::string difference = detail::difference_of_settings(texts);
-    if (difference.empty()) return;
-    throw ConfigError{detail::compose(
-        "prepare_optimizer on rank {}/{}: the ranks give other optimizers, or other options: {}. Give the same on "
-        "every rank",
-        worker_->rank(), worker_->world_size(), difference)};
+  static void refuse_second_derivative() {
+    if (!c10::GradMode::is_enabled()) return;
+    throw ConfigError{
+        "backward(create_graph=true) through recompute(): its derivative cannot be differentiated again; leave "
+        "create_graph out, or call the function without recompute()"};
   }
-
-  [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
-    const bool is_here = !piece.is_copy && !piece.is_empty() && piece.weights.grad().defined();
-    at::Tensor full = at::zeros_like(parameter.detach());
-    if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
-    std::int32_t num_here = is_here ? 1 : 0;
-    worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
-    if (num_here == 0) return {};
-    const at::Tensor flat = full.as_strided({full.numel()}, {1});
-    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
-    return full;
-  }
-
-  // Finds the pieces of a group's parameters, and returns what this rank updates of them.
-  [[nodiscard]] std::vector<at::Tensor> own_tensors(std::vector<detail::OptimizedTensor>& parameters) const {
-    std::vector<at::Tensor> tensors;
-    for (detail::OptimizedTensor& parameter : parameters) {
-      parameter.piece = detail::gradient_exchange_of(*worker_)->find(parameter.whole)->piece.lock();
-      if (parameter.own().defined()) tensors.push_back(parameter.own());
-    }
-    return tensors;
-  }
-
-  template <class Visit>
-  void for_each_piece(const Visit& visit) {
-    if (shared_ == nullptr) return;
-    for (const auto& piece : shared_->pieces()) {
-      if (!piece->is_empty() && piece->weights.grad().defined()) visit(piece->weights);
-    }
-  }
-  template <class Visit>
-  void for_each_whole(const Visit& visit) {
-    for (at::Tensor& parameter : whole_) {
-      if (parameter.grad().defined()) visit(parameter);
-    }
-  }
-
-  Worker* worker_;
-  detail::OptimizedGroups parameters_;
-  std::vector<at::Tensor> whole_{};  // parameters that every rank updates by itself
-  std::unique_ptr<detail::SharedWeights> shared_{};
-  std::unique_ptr<X> inner_{};
 };
-
-/// Makes an optimizer for groups of parameters with options of their own; see below.
-template <class X, class Options>
-[[nodiscard]] auto prepare_optimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                                     const Options& defaults) {
-  static_assert(
-      detail::ElementwiseOptimizer<X>,
-      "prepare_optimizer<X>: X must be torch::optim::SGD, Adam, AdamW, Adagrad or RMSprop. LBFGS looks at all "
-      "parameters at once and calls the loss several times in a step, so it cannot be divided among ranks: "
-      "use it as it is, with prepare_model() alone and a closure that returns the loss of all ranks "
-      "(worker.mean()), by which they all decide alike.");
-  if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults};
-}
-
-/// Makes an optimizer for a prepared model; see PreparedOptimizer. X is SGD, Adam, AdamW, Adagrad or RMSprop. Every
-/// rank calls it, after prepare_model(), and drops it before the training function ends. Throws: ConfigError if a
-/// parameter is of no prepared model, or shares its memory with another tensor, or if ranks that share weights give
-/// other ones. Example: auto optimizer =
-/// ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
-template <class X, class Model, class Options>
-requires(detail::IsModel<Model>)
-    [[nodiscard]] auto prepare_optimizer(Worker& worker, const Model& model, const Options& options) {
-  const std::vector<torch::optim::OptimizerParamGroup> groups{
-      torch::optim::OptimizerParamGroup(detail::module_of(worker, model).parameters())};
-  return prepare_optimizer<X>(worker, groups, options);
-}
-
-/// Scales the gradients of an optimizer so that their common norm is max_norm at most; returns what it was.
-template <detail::ElementwiseOptimizer X>
-double clip_grad_norm_(PreparedOptimizer<X>& optimizer, double max_norm) {
-  return optimizer.clip_grad_norm_(max_norm);
-}
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/replicas.hpp
-// Finds what makes the ranks' copies of one model differ. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <c10/core/GradMode.h>
-#include <torch/nn/module.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Keeps a module in evaluation for a while, its parts as well.
-class Evaluating {
- public:
-  explicit Evaluating(torch::nn::Module& module) {
-    for (const auto& part : module.modules()) was_training_.emplace_back(part, part->is_training());
-    module.eval();
-  }
-  Evaluating(const Evaluating&) = delete;
-  Evaluating& operator=(const Evaluating&) = delete;
-  ~Evaluating() {
-    for (const auto& [part, was_training] : was_training_) part->train(was_training);  // of parts after the whole
-  }
-
- private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_{};
-};
-
-// The first weight or buffer that is not rank 0's.
-[[nodiscard]] inline std::string difference_of_tensors(Worker& worker, const torch::nn::Module& module) {
-  const auto tensors = tensors_of(module);
-  check_structure(worker, tensors);
-  if (tensors.empty()) return "";
-  std::vector<std::int64_t> hashes;
-  for (const NamedTensor& named : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of({named})));
-  const auto all = gather_values(worker, Topic::replica_weights, hashes);
-  for (std::size_t entry = hashes.size(); entry < all.size(); ++entry) {
-    const std::size_t index = entry % hashes.size();
-    if (all[entry] == all[index]) continue;
-    return compose("the {} of rank {} has other values than that of rank 0{}", describe(tensors[index]),
-                   entry / hashes.size(),
-                   tensors[index].is_parameter ? ": did something but the optimizer write to it?"
-                                               : ": ModelOptions::buffers can keep them equal");
-  }
-  return "";
-}
-
-// Whether one rank's output is not rank 0's; processors of two kinds need not round alike.
-[[nodiscard]] inline std::string difference_of_outputs(Worker& worker, const at::Tensor& output) {
-  const auto shapes = gather_texts(worker, Topic::replica_shapes, shape_of(output));
-  for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
-    if (shapes[rank] == shapes[0]) continue;
-    return compose("rank {} computes {} and rank 0 {}", rank, shapes[rank], shapes[0]);
-  }
-  const at::Tensor own = as_real(output).contiguous().to(at::ScalarType::Double);
-  const at::Tensor first = own.clone();
-  worker.broadcast(buffer_of(first), 0);
-  const double size = own.numel() == 0 ? 0 : first.nan_to_num(0, 0, 0).abs().max().item<double>();
-  const bool is_close = own.allclose(first, 0, 1e-4 * size, /*equal_nan=*/true);
-  const double distance = is_close ? 0 : std::abs((own - first).abs().max().item<double>());  // no -nan
-  const auto different = gather_values<double>(worker, Topic::replica_outputs, {is_close ? 0.0 : 1.0, distance});
-  for (std::size_t at = 2; at < different.size(); at += 2) {
-    if (different[at] == 0) continue;
-    return compose("the output of rank {} is off rank 0's by {}", at / 2, different[at + 1]);
-  }
-  return "";
-}
 
 }  // namespace detail
-
-/// Says how the ranks' copies of a prepared model differ, the same on every rank; nothing if they do not. A collective.
-///
-/// Compares weights and buffers, and then what model->forward(inputs...) makes in evaluation of rank 0's inputs. Where
-/// that alone differs, the model keeps something that it has not registered, such as statistics in a plain member,
-/// which neither prepare_model() nor a checkpoint can know of.
-/// Shapes: inputs and outputs are tensors, of one shape on all ranks. Cost: a hash of all weights and a forward pass.
-/// Example: if (auto text = ry::replica_difference(worker, net, batch.data); !text.empty()) throw ry::Error{text};
-template <class Model, std::same_as<at::Tensor>... Inputs>
-requires(detail::IsModel<Model>) [[nodiscard]] std::string
-    replica_difference(Worker& worker, const Model& model, const Inputs&... inputs) {
-  torch::nn::Module& module = detail::module_of(worker, model);
-  if (worker.world_size() == 1) return "";
-  if (auto text = detail::difference_of_tensors(worker, module); !text.empty()) return text;
-  if constexpr (sizeof...(inputs) > 0) {
-    const at::NoGradGuard no_grad;
-    const detail::Evaluating evaluating{module};
-    const auto of_rank_0 = [&worker](const at::Tensor& input) {
-      const at::Tensor copy = input.contiguous().clone();
-      worker.broadcast(buffer_of(copy), 0);
-      return copy;
-    };
-    Model forwarding = model;  // through a const module holder only a const forward() could be called
-    const auto text = detail::difference_of_outputs(worker, forwarding->forward(of_rank_0(inputs)...));
-    if (!text.empty()) {
-      return text +
-             ", from one input by equal weights and buffers: the model keeps something that it has not registered. "
-             "Register statistics with register_buffer(), and choose ModelOptions::buffers";
-    }
-  }
-  return "";
-}
 
 }  // namespace railyard::inline v0_1
 
@@ -57310,6 +58934,238 @@ class TorchRandom {
   }
 };
 static_assert(Stateful<TorchRandom>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/recompute.hpp
+// Trades time for memory: activations that are computed anew instead of being kept. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include <tuple>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// How what a function returns is seen as a list of tensors.
+template <class T>
+struct ListOfTensors {};
+template <>
+struct ListOfTensors<at::Tensor> {
+  static std::vector<at::Tensor> from(at::Tensor result) { return {std::move(result)}; }
+  static at::Tensor to(const std::vector<at::Tensor>& list) { return list.front(); }
+};
+template <>
+struct ListOfTensors<std::vector<at::Tensor>> {
+  static std::vector<at::Tensor> from(std::vector<at::Tensor> result) { return result; }
+  static std::vector<at::Tensor> to(std::vector<at::Tensor> list) { return list; }
+};
+template <std::same_as<at::Tensor>... T>
+struct ListOfTensors<std::tuple<T...>> {
+  static std::vector<at::Tensor> from(const std::tuple<T...>& result) {
+    return std::apply([](const auto&... one) { return std::vector<at::Tensor>{one...}; }, result);
+  }
+  static std::tuple<T...> to(const std::vector<at::Tensor>& list) {
+    return [&list]<std::size_t... i>(std::index_sequence<i...>) { return std::tuple<T...>{list[i]...}; }
+    (std::index_sequence_for<T...>{});
+  }
+};
+
+// Calls a function, or the forward() of a model.
+template <class F, class... Inputs>
+[[nodiscard]] decltype(auto) compute(F& function, Inputs&&... inputs) {
+  if constexpr (IsModel<F>) {
+    return module_in(function).forward(std::forward<Inputs>(inputs)...);
+  } else {
+    return std::invoke(function, std::forward<Inputs>(inputs)...);
+  }
+}
+
+template <class F>
+[[nodiscard]] std::shared_ptr<const torch::nn::Module> owner_of(const F& function) {
+  if constexpr (IsModuleHolder<F>) {
+    return function.ptr();
+  } else if constexpr (IsModel<F>) {
+    return function;
+  } else {
+    return nullptr;
+  }
+}
+
+[[nodiscard]] inline bool needs_gradient(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.requires_grad();
+}
+
+// Whether nothing that is computed needs a backward pass, as far as anybody knows.
+template <std::size_t count>
+[[nodiscard]] bool is_frozen(const torch::nn::Module* module, const std::array<at::Tensor, count>& inputs) {
+  if (!c10::GradMode::is_enabled()) return true;
+  if (module == nullptr || std::any_of(inputs.begin(), inputs.end(), needs_gradient)) return false;
+  const auto parameters = module->parameters();
+  return std::none_of(parameters.begin(), parameters.end(), needs_gradient);
+}
+
+}  // namespace detail
+
+/// Returns what a module, or a function, makes of its inputs, without keeping what the backward pass needs of the
+/// computation ("activation checkpointing"): backward() computes it once more. So a model of n such blocks needs memory
+/// for the inputs of n blocks and the inside of one. Gradients are the same, to the bit.
+///
+/// function is a holder made by TORCH_MODULE (or a Sequential), a std::shared_ptr to a module, or something that can be
+/// called and lives until backward(), such as a lambda that captures `this`; what else it needs it captures. It is
+/// given tensors, which may be undefined, and returns one, a std::vector of them or a std::tuple. It must do the same
+/// each time and leave its inputs as they are. It may use recompute() itself.
+///
+/// It sees the same random numbers (of LibTorch's default generators, which workers that are threads share: with
+/// dropout let workers be processes) and the same Autocast both times. Running statistics of a module move once; those
+/// of modules that a function calls move twice, so give the module. The loss must use backward(): what
+/// torch::autograd::grad() is asked for is not found behind it, and backward(create_graph=true) is refused. A block
+/// that is used twice in a pass, or shares weights with another, ends ModelOptions::overlap.
+/// Cost: one more forward pass. Throws: ConfigError in backward() if the second computation differs in its random
+/// numbers or the shapes of its results.
+/// Example: for (auto& block : blocks) x = ry::recompute(block, x);
+template <class F, class... Inputs>
+requires(std::convertible_to<const Inputs&, at::Tensor>&&...)
+    [[nodiscard]] auto recompute(F&& function, const Inputs&... inputs) {
+  using Function = std::decay_t<F>;
+  using Returned = std::decay_t<decltype(detail::compute(std::declval<Function&>(), at::Tensor{inputs}...))>;
+  using List = detail::ListOfTensors<Returned>;
+  static_assert(!detail::IsModule<Function>,
+                "recompute(module, ...): give the module's holder or a std::shared_ptr to it, which keeps it alive "
+                "until backward(), or a lambda that calls it.");
+  static_assert(
+      requires(std::vector<at::Tensor> list) { List::to(list); },
+      "recompute(function, ...): the function must return a tensor, a std::vector of tensors or a std::tuple "
+      "of tensors.");
+  const std::array<at::Tensor, sizeof...(Inputs)> all{at::Tensor{inputs}...};
+  const auto module = detail::owner_of<Function>(function);
+  if (detail::is_frozen(module.get(), all)) return Returned(detail::compute(function, at::Tensor{inputs}...));
+  auto segment = c10::make_intrusive<detail::RecomputedSegment>();
+  if (module) segment->modules.push_back(module);
+  segment->compute = [function = Function(std::forward<F>(function))](const std::vector<at::Tensor>& given) mutable {
+    return [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return List::from(detail::compute(function, at::Tensor{given[i]}...));
+    }
+    (std::index_sequence_for<Inputs...>{});
+  };
+  std::vector<at::Tensor> known;
+  for (const at::Tensor& input : all) {
+    segment->is_defined.push_back(input.defined());
+    if (input.defined()) known.push_back(input);
+  }
+  // Weights are not among the inputs, and LibTorch would take what comes of others for no part of the graph.
+  if (std::none_of(known.begin(), known.end(), detail::needs_gradient)) {
+    known.push_back(at::empty({0}).set_requires_grad(true));
+  }
+  return List::to(detail::RecomputeFunction::apply(segment, at::TensorList{known}));
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/replicas.hpp
+// Finds what makes the ranks' copies of one model differ. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Keeps a module in evaluation for a while, its parts as well.
+class Evaluating {
+ public:
+  explicit Evaluating(torch::nn::Module& module) {
+    for (const auto& part : module.modules()) was_training_.emplace_back(part, part->is_training());
+    module.eval();
+  }
+  Evaluating(const Evaluating&) = delete;
+  Evaluating& operator=(const Evaluating&) = delete;
+  ~Evaluating() {
+    for (const auto& [part, was_training] : was_training_) part->train(was_training);  // of parts after the whole
+  }
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_{};
+};
+
+// The first weight or buffer that is not rank 0's.
+[[nodiscard]] inline std::string difference_of_tensors(Worker& worker, const torch::nn::Module& module) {
+  const auto tensors = tensors_of(module);
+  check_structure(worker, tensors);
+  if (tensors.empty()) return "";
+  std::vector<std::int64_t> hashes;
+  for (const NamedTensor& named : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of({named})));
+  const auto all = gather_values(worker, Topic::replica_weights, hashes);
+  for (std::size_t entry = hashes.size(); entry < all.size(); ++entry) {
+    const std::size_t index = entry % hashes.size();
+    if (all[entry] == all[index]) continue;
+    return compose("the {} of rank {} has other values than that of rank 0{}", describe(tensors[index]),
+                   entry / hashes.size(),
+                   tensors[index].is_parameter ? ": did something but the optimizer write to it?"
+                                               : ": ModelOptions::buffers can keep them equal");
+  }
+  return "";
+}
+
+// Whether one rank's output is not rank 0's; processors of two kinds need not round alike.
+[[nodiscard]] inline std::string difference_of_outputs(Worker& worker, const at::Tensor& output) {
+  const auto shapes = gather_texts(worker, Topic::replica_shapes, shape_of(output));
+  for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
+    if (shapes[rank] == shapes[0]) continue;
+    return compose("rank {} computes {} and rank 0 {}", rank, shapes[rank], shapes[0]);
+  }
+  const at::Tensor own = as_real(output).contiguous().to(at::ScalarType::Double);
+  const at::Tensor first = own.clone();
+  worker.broadcast(buffer_of(first), 0);
+  const double size = own.numel() == 0 ? 0 : first.nan_to_num(0, 0, 0).abs().max().item<double>();
+  const bool is_close = own.allclose(first, 0, 1e-4 * size, /*equal_nan=*/true);
+  const double distance = is_close ? 0 : std::abs((own - first).abs().max().item<double>());  // no -nan
+  const auto different = gather_values<double>(worker, Topic::replica_outputs, {is_close ? 0.0 : 1.0, distance});
+  for (std::size_t at = 2; at < different.size(); at += 2) {
+    if (different[at] == 0) continue;
+    return compose("the output of rank {} is off rank 0's by {}", at / 2, different[at + 1]);
+  }
+  return "";
+}
+
+}  // namespace detail
+
+/// Says how the ranks' copies of a prepared model differ, the same on every rank; nothing if they do not. A collective.
+///
+/// Compares weights and buffers, and then what model->forward(inputs...) makes in evaluation of rank 0's inputs. Where
+/// that alone differs, the model keeps something that it has not registered, such as statistics in a plain member,
+/// which neither prepare_model() nor a checkpoint can know of.
+/// Shapes: inputs and outputs are tensors, of one shape on all ranks. Cost: a hash of all weights and a forward pass.
+/// Example: if (auto text = ry::replica_difference(worker, net, batch.data); !text.empty()) throw ry::Error{text};
+template <class Model, std::same_as<at::Tensor>... Inputs>
+requires(detail::IsModel<Model>) [[nodiscard]] std::string
+    replica_difference(Worker& worker, const Model& model, const Inputs&... inputs) {
+  torch::nn::Module& module = detail::module_of(worker, model);
+  if (worker.world_size() == 1) return "";
+  if (auto text = detail::difference_of_tensors(worker, module); !text.empty()) return text;
+  if constexpr (sizeof...(inputs) > 0) {
+    const at::NoGradGuard no_grad;
+    const detail::Evaluating evaluating{module};
+    const auto of_rank_0 = [&worker](const at::Tensor& input) {
+      const at::Tensor copy = input.contiguous().clone();
+      worker.broadcast(buffer_of(copy), 0);
+      return copy;
+    };
+    Model forwarding = model;  // through a const module holder only a const forward() could be called
+    const auto text = detail::difference_of_outputs(worker, forwarding->forward(of_rank_0(inputs)...));
+    if (!text.empty()) {
+      return text +
+             ", from one input by equal weights and buffers: the model keeps something that it has not registered. "
+             "Register statistics with register_buffer(), and choose ModelOptions::buffers";
+    }
+  }
+  return "";
+}
 
 }  // namespace railyard::inline v0_1
 

@@ -1013,9 +1013,31 @@ void copy_short(const char* from, std::size_t size, char* to) noexcept;
 /// be read. Returns how many characters that are.
 std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept;
 __extension__ typedef unsigned __int128 Wide;
+/// Holds the points of a stream that nobody has asked for yet.
+class StreamPoints {
+ public:
+  /// Bytes after the last one, or after where it was opened.
+  [[nodiscard]] std::uint64_t since(std::uint64_t offset) const noexcept { return offset - last_; }
+  void begin_at(std::uint64_t offset) noexcept;
+  void add(StreamPoint point);
+  /// As ByteStream::take_point().
+  [[nodiscard]] std::optional<StreamPoint> take(std::uint64_t offset);
+
+ private:
+  static constexpr std::size_t most_kept = 8;  // nobody may ask
+
+  std::deque<StreamPoint> points_;
+  std::uint64_t last_ = 0;
+};
 /// Whether lines of a text end with carriage returns that are not within quotes, and none with a line feed; but for
 /// what it ends with. Of the begin of a longer text, whose first line may simply be long, only where there are many.
 [[nodiscard]] bool has_only_carriage_returns(std::string_view text, bool is_whole) noexcept;
+/// Is a place in a compressed file, and what tells that file from others: its size, and the bytes before the place.
+struct CompressedPlace {
+  std::uint64_t offset = 0;
+  std::uint64_t file_size = 0;
+  std::uint64_t digest = 0;
+};
 /// Hands out the compressed bytes of a file piece by piece.
 class CompressedInput {
  public:
@@ -1023,10 +1045,17 @@ class CompressedInput {
 
   /// Returns the next piece, which is empty at the end.
   [[nodiscard]] std::string_view next();
-  /// left: bytes of the last piece that were not taken.
+  /// Where it stands; nothing in what is no file, as a pipe. left: bytes of the last piece that were not taken.
+  [[nodiscard]] std::optional<CompressedPlace> place(std::size_t left) const;
+  /// Goes there and returns the bytes before it, at most 4 KiB; nothing if it is not in this file.
+  [[nodiscard]] std::optional<std::string> go_to(const CompressedPlace& place);
+
+  /// left: as above.
   [[noreturn]] void fail(std::string_view what, std::size_t left) const;
 
  private:
+  [[nodiscard]] std::string before(std::uint64_t offset) const;
+
   std::string path_;
   FileBytes file_;
   std::vector<char> piece_;
@@ -1256,6 +1285,19 @@ std::string_view cut_before(char end, std::string_view& rest) noexcept;
 /// Returns the first difference that is certain, or else the first one. Of a stock of another version, files and memory
 /// alone are compared.
 [[nodiscard]] StockDifference difference_of_stocks(std::string_view then, std::string_view now);
+inline constexpr std::string_view base64_digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+/// Writes four characters for each three bytes, without padding.
+[[nodiscard]] std::string base64(std::string_view bytes);
+/// Reads what base64() has written; nothing if it is something else.
+[[nodiscard]] std::optional<std::string> from_base64(std::string_view text);
+// Tells bytes from those that are damaged.
+[[nodiscard]] std::string seal_of(const ReaderState& state);
+// Numbers with a space between two; a state is its sample, a colon, and its bytes with a seal.
+[[nodiscard]] std::string text_of_place(const Place& place);
+// Reads a number; nothing if the text is none.
+[[nodiscard]] std::optional<std::uint64_t> whole_number(std::string_view text) noexcept;
+// Reads what text_of_place() has written; nothing if it is something else, or damaged.
+[[nodiscard]] std::optional<Place> place_of_text(std::string_view text);
 // Tells the scheduler that the calling thread does what has time: when it is woken, it waits for a core instead of
 // taking the one of who has woken it, which may be the training loop. A policy that somebody has set stays.
 void have_time() noexcept;
@@ -1293,13 +1335,23 @@ class Draws {
   const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
   return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
 }
+/// Is one whose state nobody knows.
+class PlainGenerator final : public RunningGenerator {
+ public:
+  explicit PlainGenerator(std::function<bool(SampleWriter& out)> function);
+  [[nodiscard]] bool make(SampleWriter& out) override;
+
+ private:
+  std::function<bool(SampleWriter& out)> function_;
+};
 
 }
 }
 
 namespace railyard::inline v0_1 {
 static_assert(IndexedSource<SampleFunctionSource>);
-static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>);
+static_assert(ResumableSource<GeneratorSource> && !FileStreamSource<GeneratorSource> &&
+              !IndexedSource<GeneratorSource>);
 
 }
 
@@ -1388,18 +1440,18 @@ class WindowStream : public ChunkStream {
   [[nodiscard]] virtual std::size_t size_of(std::uint64_t number) = 0;
   [[nodiscard]] virtual std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const = 0;
 
-  [[nodiscard]] Place& added() noexcept { return added_; }
-  [[nodiscard]] const Place& added() const noexcept { return added_; }
+  [[nodiscard]] std::vector<std::uint64_t>& added() noexcept { return added_; }
+  [[nodiscard]] const std::vector<std::uint64_t>& added() const noexcept { return added_; }
 
  private:
-  [[nodiscard]] static PlaceCursor& skip(PlaceCursor& from, Place& added);
+  [[nodiscard]] static PlaceCursor& skip(PlaceCursor& from, std::vector<std::uint64_t>& added);
 
   // Reads the next window, or the one that the place says. False at the end.
   bool load();
 
   std::uint64_t number_;
   std::size_t given_;
-  Place added_;
+  std::vector<std::uint64_t> added_;
   RowReader rows_;
   HeldWindow window_;
   Place begin_{};  // of the window
@@ -2152,6 +2204,18 @@ struct FeedMessage {
   std::uint64_t rows = 0;  // of it, for this one
   std::uint64_t place = 0;
 };
+// What each item of a place begins with; the bytes of its state follow.
+struct FeedItem {
+  static constexpr std::uint64_t no_state = ~std::uint64_t{0};
+  static constexpr std::uint64_t same_state = no_state - 1;  // as that item had in the message before
+
+  std::uint64_t number = 0;
+  std::uint64_t state = no_state;  // bytes
+};
+// before: what was sent last, and becomes this place.
+[[nodiscard]] bool write_place(FeedWriter& to, Place place, Place& before, FeedPatience& patience);
+// place: what was read last. False if the leader has left; then it is still that.
+[[nodiscard]] bool read_place(FeedReader& from, std::size_t size, Place& place, FeedPatience& patience);
 [[nodiscard]] bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& patience);
 // Returns nothing if the leader has left.
 [[nodiscard]] std::optional<Block> read_block(FeedReader& from, const std::shared_ptr<const Schema>& schema,
@@ -2170,14 +2234,13 @@ class LedBatches final : public StreamBatches {
   void end() noexcept override;
 
  private:
-  void gather();
+  [[nodiscard]] std::size_t read_for_all();
 
-  // Where it fails, it does so for each worker by itself, which then says what it was.
-  [[nodiscard]] std::size_t read();
+  void gather();
 
   void serve(std::size_t at, std::size_t size, FeedPatience& patience);
 
-  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size, FeedPatience& patience) const;
+  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size, Place& sent, FeedPatience& patience) const;
 
   std::unique_ptr<OwnBatches> own_;
   EpochOptions options_;
@@ -2186,6 +2249,7 @@ class LedBatches final : public StreamBatches {
   std::uint64_t key_;
   MemoryShare share_;                     // of what is under way to the others
   std::vector<FeedPatience> of_epoch_;  // with each of them, where they need not keep step
+  std::vector<Place> sent_;             // to each of them
   bool has_begun_ = false;
 };
 // Has its parts of the batches from the worker that leads, and goes on by itself where that one leaves.
@@ -5304,6 +5368,23 @@ static_assert(Preprocessor<Tokenizer>);
 
 namespace railyard::inline v0_1 {
 namespace detail {
+/// Is what zlib needs to go on in the middle of a file: at the begin of a member, or of a block within one.
+/// Source: Adler, zlib's examples/zran.c.
+struct GzipPoint {
+  CompressedPlace place{};
+  bool begins_member = true;
+  std::uint8_t num_bits = 0;  ///< of the byte before the place that are still to be read
+  std::uint32_t crc = 0;      ///< of what the member has held so far
+  std::uint32_t size = 0;     ///< of that, modulo 2^32
+  std::string window{};       ///< the last of it, which is referred to
+
+  static constexpr std::size_t most_window = std::size_t{32} << 10;
+
+  /// The window is compressed: whoever saves a position saves it, and whoever shares one sends it.
+  [[nodiscard]] std::string to_bytes() const;
+  /// Throws: DataError if the bytes are none of these.
+  [[nodiscard]] static GzipPoint of_bytes(std::string_view bytes);
+};
 /// Gives what a file compressed by gzip holds; it may have several members (RFC 1952, 2.2).
 class GzipStream final : public ByteStream {
  public:
@@ -5312,16 +5393,57 @@ class GzipStream final : public ByteStream {
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override;
 
+  [[nodiscard]] std::optional<StreamPoint> take_point(std::uint64_t offset) override;
+
+  [[nodiscard]] bool go_to(std::uint64_t offset, std::string_view saved) override;
+
  private:
+  // Of the bytes that come out. A window takes some hundred microseconds to save; the begin of a member nothing.
+  static constexpr std::uint64_t between_windows = std::uint64_t{4} << 20;
+  static constexpr std::uint64_t between_members = std::uint64_t{256} << 10;
+  // For zlib.
+  static constexpr int with_header = 16 + MAX_WBITS;
+  static constexpr int without_header = -MAX_WBITS;
+  static constexpr int after_block = 128;
+  static constexpr int in_last_block = 64;
+
+  // Is what must be checked here of a member that was gone into in its middle: zlib checks whole ones.
+  struct Rest {
+    uLong crc = 0;
+    std::uint32_t size = 0;
+    bool is_unpacked = false;
+    bool is_crc_checked = false;
+    std::string word{};  // of the two that end a member, as far as it is there
+  };
+
+  [[noreturn]] void throw_no_memory() const;
+
   // Has compressed bytes at hand; false behind the last member.
   bool has_more();
 
-  void step();
+  // Takes compressed bytes, at most so many, of those at hand.
+  std::string_view take_input(std::size_t size);
 
+  void begin_member();
+
+  std::size_t unpack(char* to, std::size_t most);
+
+  void check_rest();
+
+  void add_window();
+  void add_point(GzipPoint point);
+
+  // before: the bytes before the point.
+  void enter(const GzipPoint& point, std::string_view before);
+
+  std::string path_;
   CompressedInput input_;
   z_stream state_{};
+  StreamPoints points_{};
+  std::uint64_t at_ = 0;  // of the bytes that come out
   bool is_between_members_ = true;
   bool has_member_ = false;
+  std::optional<Rest> rest_;
 };
 
 }
@@ -5420,16 +5542,28 @@ class ZstdStream final : public ByteStream {
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override;
 
+  [[nodiscard]] std::optional<StreamPoint> take_point(std::uint64_t offset) override;
+
+  [[nodiscard]] bool go_to(std::uint64_t offset, std::string_view saved) override;
+
  private:
+  // Of the bytes that come out, so that small frames cost nothing.
+  static constexpr std::uint64_t between_points = std::uint64_t{256} << 10;
+
   struct Free {
     void operator()(ZSTD_DStream* state) const noexcept;
   };
 
   bool load();
 
+  // Where a frame begins, nothing of what came before is needed.
+  void note_frame(std::uint64_t offset);
+
   CompressedInput input_;
   std::unique_ptr<ZSTD_DStream, Free> state_;
   ZSTD_inBuffer in_{nullptr, 0, 0};
+  StreamPoints points_{};
+  std::uint64_t at_ = 0;  // of the bytes that come out
   bool is_between_frames_ = true;
   bool is_flushing_ = false;  // there may be more to come out without anything put in
 };
@@ -7104,23 +7238,6 @@ static_assert(Backend<Nccl>);
 
 namespace railyard::inline v0_1 {
 namespace detail {
-// Gives out tensors, each new, over memory that no other tensor has: whatever holds one, be it a view, a graph or the
-// user, also holds its storage, and so keeps it from being given out again. Used by one thread at a time; tensors may
-// be let go of on any.
-class BatchBuffers {
- public:
-  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of.
-  explicit BatchBuffers(std::size_t most_kept) noexcept;
-
-  // Its elements are whatever was there.
-  [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type);
-
- private:
-  [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type);
-
-  std::size_t most_kept_;
-  std::vector<c10::Storage> kept_;
-};
 // Finds functions of libraries that LibTorch itself uses. Asking LibTorch's own library first finds its OpenMP even
 // where the program carries another one, and needs no -fopenmp of the user. To make one takes milliseconds, of every
 // worker.
@@ -7173,6 +7290,23 @@ void seed_gpu(std::uint64_t seed);
 // A LibTorch with CUDA begins a thread for each GPU with the first backward pass of a process, be it on CPUs; in what
 // is forked from it none can be run. Throws: ConfigError there.
 void check_backward_works(const Worker& worker);
+// Gives out tensors, each new, over memory that no other tensor has: whatever holds one, be it a view, a graph or the
+// user, also holds its storage, and so keeps it from being given out again. Used by one thread at a time; tensors may
+// be let go of on any.
+class BatchBuffers {
+ public:
+  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of.
+  explicit BatchBuffers(std::size_t most_kept) noexcept;
+
+  // Its elements are whatever was there.
+  [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type);
+
+ private:
+  [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type);
+
+  std::size_t most_kept_;
+  std::vector<c10::Storage> kept_;
+};
 [[nodiscard]] std::int64_t bytes_in(const at::Tensor& tensor);
 // Tells processes apart, also those of two hosts or containers that have the same id.
 [[nodiscard]] std::int64_t process_token();
@@ -7182,6 +7316,9 @@ void check_backward_works(const Worker& worker);
 [[nodiscard]] std::pair<std::size_t, std::string> first_difference(const std::string& first, std::size_t rank,
                                                                           const std::string& other,
                                                                           int first_rank = 0);
+// Returns rank 0's numbers, of which other ranks may have more or fewer.
+[[nodiscard]] std::vector<std::int64_t> numbers_of_first_rank(Worker& worker,
+                                                                     std::vector<std::int64_t> numbers);
 // Compares counts, names, types and shapes; throws the same error on every rank.
 void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors);
 // Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
@@ -7193,6 +7330,9 @@ void broadcast_piece(Worker& worker, const std::vector<at::Tensor>& piece);
 // Sends everything in pieces of bounded size: few calls for many small tensors, no second copy of a large model.
 void broadcast_all(Worker& worker, const std::vector<NamedTensor>& tensors);
 [[nodiscard]] bool are_equal(Worker& worker, const std::vector<NamedTensor>& tensors);
+[[nodiscard]] bool are_all_on_cpu(const std::vector<GradientSlot>& slots);
+// What the other passes of a step have left would be half a step.
+void drop_gradients(const std::vector<GradientSlot>& slots);
 // Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
 class RankPart {
  public:
@@ -7388,6 +7528,13 @@ static_assert(!std::is_abstract_v<PoolAllocator>, "this LibTorch's c10::Allocato
 // good, so it is never destroyed.
 void install_pool_allocator();
 
+// The one that a worker has, as long as its GradScaler lives.
+struct LossScalings {
+  static constexpr std::string_view extension_name = "torch.loss_scaling";
+  std::weak_ptr<LossScaling> current{};
+  bool has_any = false;  // there is one or was
+};
+[[nodiscard]] std::shared_ptr<LossScaling> loss_scaling_of(Worker& worker);
 [[noreturn]] void refuse_converted(const Worker& worker, const GradientSlot& slot);
 // Its accumulator expects gradients of the shape that it had, and the ranks have compared that one.
 [[noreturn]] void refuse_reshaped(const Worker& worker, const GradientSlot& slot);
@@ -7401,10 +7548,9 @@ void install_pool_allocator();
                                         std::uint64_t step);
 // The gradients of a divided optimizer are still those of the step before, or none.
 [[noreturn]] void refuse_early(const Worker& worker, std::string_view call, std::uint64_t step);
-// A half type ends at 65,504, and micro-batches are weighted before they are accumulated.
-void refuse_half(const Worker& worker, const std::vector<GradientSlot>& slots);
 [[nodiscard]] std::string describe_not_finite(std::uint64_t step, const std::string& name);
 [[noreturn]] void refuse_not_finite(const Worker& worker, const std::string& what);
+void warn_of_first_skipped(Worker& worker, const std::string& what);
 // All models of a worker are exchanged together, so the options of one are those of all.
 void refuse_other_options(const Worker& worker, const ModelOptions& before, const ModelOptions& now);
 // Drops the models that are gone on all ranks, and the slots that nobody but the exchange knows of on any, so that a
@@ -7509,7 +7655,7 @@ class HostSums {
     const std::size_t at = part.range.begin - static_cast<std::size_t>(part.piece->begin);
     const std::array<T*, 1> target{part.mean.template data_ptr<T>() + at};
     const bool is_finite = write(std::span<T* const>{target});
-    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->weights.scalar_type()));
+    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->updated().scalar_type()));
     return is_finite;
   }
 
@@ -7673,6 +7819,43 @@ struct Gradients {
 
 namespace railyard::inline v0_1 {
 static_assert(Stateful<CommHookState>);
+
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+namespace detail {
+// The weights in the memory of a host's first rank that other processes look at. They are freed with the worker if
+// nobody does any more; otherwise they stay as long as the process does, for a freed block is written to.
+struct SharedWeightsOfWorker {
+  static constexpr std::string_view extension_name = "torch.shared_weights";
+  struct Kept {
+    std::vector<at::Tensor> tensors{};
+    std::atomic<std::uint32_t>* num_users = nullptr;
+  };
+  std::vector<Kept> kept{};
+
+  SharedWeightsOfWorker() = default;
+  SharedWeightsOfWorker(const SharedWeightsOfWorker&) = delete;
+  SharedWeightsOfWorker& operator=(const SharedWeightsOfWorker&) = delete;
+  ~SharedWeightsOfWorker();
+
+  // Frees the weights that nobody looks at any more.
+  void drop_unused();
+};
+
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+static_assert(Stateful<GradScaler>);
 
 }
 
@@ -7907,23 +8090,28 @@ class WholeFeeds {
                                                         bool reads_alone);
 // Groups are of the size that the user gave, for the order must not depend on the number of workers.
 [[nodiscard]] Dataset bucketed(const Dataset& dataset, const LoaderOptions& options);
-// The weights in the memory of a host's first rank that other processes look at. They are freed with the worker if
-// nobody does any more; otherwise they stay as long as the process does, for a freed block is written to.
-struct SharedWeightsOfWorker {
-  static constexpr std::string_view extension_name = "torch.shared_weights";
-  struct Kept {
-    std::vector<at::Tensor> tensors{};
-    std::atomic<std::uint32_t>* num_users = nullptr;
-  };
-  std::vector<Kept> kept{};
+// Casts as it was done before, for as long as it lives. What is cast meanwhile belongs to a graph of its own, and so
+// does what was cast around it.
+class ReplayedAutocast {
+ public:
+  explicit ReplayedAutocast(const AutocastState& then);
+  ReplayedAutocast(const ReplayedAutocast&) = delete;
+  ReplayedAutocast& operator=(const ReplayedAutocast&) = delete;
+  ~ReplayedAutocast();
 
-  SharedWeightsOfWorker() = default;
-  SharedWeightsOfWorker(const SharedWeightsOfWorker&) = delete;
-  SharedWeightsOfWorker& operator=(const SharedWeightsOfWorker&) = delete;
-  ~SharedWeightsOfWorker();
+ private:
+  AutocastState before_{};
+};
+// Keeps no casts for as long as it lives: a cast of a weight that is made while gradients are off leads nowhere.
+class NoKeptCasts {
+ public:
+  NoKeptCasts();
+  NoKeptCasts(const NoKeptCasts&) = delete;
+  NoKeptCasts& operator=(const NoKeptCasts&) = delete;
+  ~NoKeptCasts();
 
-  // Frees the weights that nobody looks at any more.
-  void drop_unused();
+ private:
+  bool before_ = at::autocast::is_autocast_cache_enabled();
 };
 // Writes a saved tensor to where a module's is: of weights that ranks share, this rank's piece.
 void put_tensor(const SavedTensor& saved, const at::Tensor& target);

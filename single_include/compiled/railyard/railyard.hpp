@@ -1446,13 +1446,49 @@ class ConfusionMatrix {
 // ---- railyard/core/dataset_source.hpp
 // The concept of where the samples of a dataset come from. Core room.
 
+#include <mutex>
+
 namespace railyard::inline v0_1 {
 
-/// Says in which of its files a source stands: all before it has been read.
-struct FilePlace {
-  std::uint64_t file = 0;
+/// Is what a reader needs to go on with a sample without what came before it: bytes that only readers of its source
+/// understand, at most 1 MiB. Cheap to copy.
+class ReaderState {
+ public:
+  /// There is none.
+  ReaderState() = default;
+  /// sample: the number of the one that comes next from there.
+  ReaderState(std::uint64_t sample, std::string bytes);
+  /// save: returns the bytes; called once, if anybody wants them, on any thread.
+  ReaderState(std::uint64_t sample, std::function<std::string()> save);
+
+  [[nodiscard]] bool has_value() const noexcept { return kept_ != nullptr; }
+  [[nodiscard]] std::uint64_t sample() const noexcept { return sample_; }
+  /// Throws: what saving throws. Only if it has a value.
+  [[nodiscard]] const std::string& bytes() const;
+  /// Whether both are of one reader at one time.
+  [[nodiscard]] bool is_same_as(const ReaderState& other) const noexcept { return kept_ == other.kept_; }
+  friend bool operator==(const ReaderState& one, const ReaderState& other) {
+    if (one.is_same_as(other)) return one.sample_ == other.sample_;
+    return one.kept_ && other.kept_ && one.sample_ == other.sample_ && one.bytes() == other.bytes();
+  }
+
+ private:
+  struct Kept {
+    std::mutex mutex{};
+    std::function<std::string()> save{};
+    std::string bytes{};
+  };
+
+  std::uint64_t sample_ = 0;
+  std::shared_ptr<Kept> kept_;
+};
+
+/// Says where a reader stands.
+struct ReaderPlace {
+  std::uint64_t file = 0;     ///< of its files that it is in: all before it have been read
   std::uint64_t samples = 0;  ///< of the files before it
   std::uint64_t damaged = 0;  ///< that were left out of them
+  ReaderState state{};        ///< with which another reader begins after that, at a sample that this one has come to
 };
 
 /// Reads the samples of a source one after another; used by one thread at a time.
@@ -1466,8 +1502,8 @@ class BlockReader {
   /// Returns the next samples, at most so many and at least one; an empty block at the end.
   /// Throws: DataError that names the file, the line or offset and the column of what is damaged.
   [[nodiscard]] virtual Block next(std::size_t most_rows) = 0;
-  /// Where it stands among the files of a FileStreamSource.
-  [[nodiscard]] virtual FilePlace place() const;
+  /// Where it stands, of a ResumableSource.
+  [[nodiscard]] virtual ReaderPlace place() const;
 };
 
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
@@ -1495,11 +1531,18 @@ concept IndexedSource = DatasetSource<S> && requires(const S& source, std::span<
   { source.read(ids) } -> std::convertible_to<Block>;
 };
 
-/// Is a source of files that are read from begin to end, which can leave out those before a place.
-/// Law: open(from, place) gives what open(from) does, if a reader of it has told the place when sample `from` was next.
+/// Is a source whose readers say where they stand, so that a run which goes on need not read again what came before.
+/// Law: open(from, place) gives what open(from) does, if a reader of it has told the place when sample `from`, or one
+/// before it, was next. A state that it cannot use is an error, or read past: never other samples.
 template <class S>
-concept FileStreamSource = DatasetSource<S> && requires(const S& source, std::uint64_t from, const FilePlace& place) {
+concept ResumableSource = DatasetSource<S> && requires(const S& source, std::uint64_t from, const ReaderPlace& place) {
   { source.open(from, place) } -> std::convertible_to<std::unique_ptr<BlockReader>>;
+};
+
+/// Is one of files that are read from begin to end, whose readers say as well in which of them they stand.
+template <class S>
+concept FileStreamSource = ResumableSource<S> && requires(const S& source) {
+  { source.files() } -> std::convertible_to<std::vector<std::string>>;
 };
 
 }  // namespace railyard::inline v0_1
@@ -1524,7 +1567,6 @@ struct PoolStatistics {
 // ---- railyard/core/detail/heap.hpp
 // Gives out blocks of one range of memory, such as one that several processes map. Core room.
 
-#include <mutex>
 #include <new>
 
 #include <sched.h>
@@ -5360,11 +5402,39 @@ namespace detail {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/digest.hpp
+// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+/// Adds bytes to a number that is another, then, for nearly all other bytes.
+[[nodiscard]] std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept;
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/byte_stream.hpp
 // Bytes one after another: of a file, or of what a compressed file holds. Data room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Is a place in a file from which on another stream of it can give the bytes.
+struct StreamPoint {
+  std::uint64_t offset = 0;             ///< of the bytes that it gives
+  std::function<std::string()> save{};  ///< returns what that takes, at most 33 KiB; may be called on any thread
+};
 
 /// Gives the bytes of one file from its beginning, or from where it was opened.
 class ByteStream {
@@ -5381,6 +5451,12 @@ class ByteStream {
   /// About how many bytes follow, where that is known, as of a file that nobody writes to: no buffer for them need be
   /// larger.
   [[nodiscard]] virtual std::uint64_t left() const noexcept;
+
+  /// Returns the last of the points up to an offset that it has come by, and forgets those before; each once.
+  [[nodiscard]] virtual std::optional<StreamPoint> take_point(std::uint64_t /*offset*/);
+  /// Goes on from a point, before anything has been read. False, and it is at its beginning, if the bytes that were
+  /// saved are none of a point in this file.
+  [[nodiscard]] virtual bool go_to(std::uint64_t /*offset*/, std::string_view /*saved*/) { return false; }
 };
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
@@ -5408,6 +5484,7 @@ class FileBytes final : public ByteStream {
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override;
 
   [[nodiscard]] std::uint64_t skip(std::uint64_t size) override;
+  void seek(std::uint64_t offset) noexcept;
 
   [[nodiscard]] std::uint64_t left() const noexcept override;
 
@@ -5476,28 +5553,6 @@ namespace detail {
 
 /// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
 [[nodiscard]] std::string shown_text(std::string_view text);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/core/detail/digest.hpp
-// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
-/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
-[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
-/// Adds bytes to a number that is another, then, for nearly all other bytes.
-[[nodiscard]] std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept;
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -6196,6 +6251,8 @@ class RecordChunks {
   }
 
   [[nodiscard]] Parser& parser() noexcept { return parser_; }
+  /// As ByteStream::take_point(), up to the begin of the piece.
+  [[nodiscard]] std::optional<StreamPoint> take_point() { return bytes_->take_point(offset_); }
   /// Where the piece begins in the file.
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   /// Where it ends.
@@ -6284,7 +6341,7 @@ namespace detail {
 
 // Throws: DataError if a place that was saved can be none of these files. After the last of them it is one.
 void check_place(std::string_view source, const std::vector<std::string>& names, std::uint64_t from,
-                        const FilePlace& place);
+                        const ReaderPlace& place);
 
 }  // namespace detail
 
@@ -6486,6 +6543,29 @@ class RecordFiles {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/file_point.hpp
+// Where in a compressed file a reader can go on, as the state that is saved of it. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the begin of a record or a header in what a file holds, and a point of its stream up to there.
+struct FilePoint {
+  std::uint64_t offset = 0;
+  std::uint64_t damaged = 0;  ///< that were left out before it, of all files
+  StreamPoint stream{};
+
+  /// sample: that comes next from there.
+  [[nodiscard]] ReaderState to_state(std::uint64_t sample) const;
+
+  /// Goes there in a stream that was just opened. Nothing, and the stream is of no use, if the state of the place is
+  /// none of this file, or of none before sample `from`.
+  [[nodiscard]] static std::optional<FilePoint> go_to(const ReaderPlace& place, std::uint64_t from, ByteStream& bytes);
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/record_reader.hpp
 // Reads the records of files, one after another or those that are asked for. Data room.
 
@@ -6523,14 +6603,19 @@ class RecordReader final : public BlockReader {
     skip(sample - next_id_);
   }
 
-  /// Begins with a file, of which and of those before it it is known how many samples they have.
-  void begin_at(const FilePlace& place) {
+  /// Goes to a sample by way of a place: in its file, where the state says that, or from the begin of that on.
+  void seek(std::uint64_t sample, const ReaderPlace& place) {
     file_ = static_cast<std::size_t>(place.file);
     next_id_ = place.samples;
     damaged_ = place.damaged;
+    if (place.state.has_value() && file_ < names_.size()) enter_file(sample, place);
+    skip(sample - next_id_);
   }
-  [[nodiscard]] FilePlace place() const override {
-    return chunks_ ? begin_of_file_ : FilePlace{file_, next_id_, damaged_};
+  [[nodiscard]] ReaderPlace place() const override {
+    if (!chunks_) return {file_, next_id_, damaged_};
+    ReaderPlace place = begin_of_file_;
+    place.state = state_;
+    return place;
   }
 
   /// Leaves so many samples out, which are parsed.
@@ -6562,6 +6647,9 @@ class RecordReader final : public BlockReader {
       close_file();
     }
     RecordFaults faults;
+    if (auto point = chunks_->take_point()) {
+      state_ = FilePoint{chunks_->offset(), damaged_, std::move(*point)}.to_state(next_id_);
+    }
     std::vector<Column> columns = chunks_->parser().parse(faults);
     if (!faults.empty()) {
       const std::uint64_t offset = chunks_->offset() + chunks_->parser().begin(faults.first());
@@ -6576,9 +6664,21 @@ class RecordReader final : public BlockReader {
     return true;
   }
 
+  void enter_file(std::uint64_t sample, const ReaderPlace& place) {
+    auto bytes = files_->open_bytes(names_[file_]);
+    const auto point = FilePoint::go_to(place, sample, *bytes);
+    if (!point) return;
+    begin_of_file_ = {place.file, place.samples, place.damaged};
+    state_ = place.state;
+    next_id_ = state_.sample();
+    damaged_ = point->damaged;
+    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, point->offset,
+                    files_->options().max_record_bytes);
+  }
   bool open_file() {
     if (file_ >= names_.size()) return false;
     begin_of_file_ = {file_, next_id_, damaged_};
+    state_ = {};
     auto bytes = files_->open_bytes(names_[file_]);
     if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
     chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
@@ -6601,7 +6701,8 @@ class RecordReader final : public BlockReader {
   std::size_t file_ = 0;
   std::optional<typename Files::Chunks> chunks_{};
   std::optional<FileIndex> index_{};  // of the file that is read from its beginning
-  FilePlace begin_of_file_{};
+  ReaderPlace begin_of_file_{};
+  ReaderState state_{};  // at a piece of the file up to this one
   std::uint64_t next_id_ = 0;
   std::uint64_t damaged_ = 0;  // records before the next piece
   Block block_{};
@@ -6746,8 +6847,8 @@ class RecordSource {
   std::shared_ptr<detail::RecordFiles<Format>> files_;
 };
 
-/// Gives the records of compressed text files as samples, one after another. To go on in the middle of a file, it is
-/// read again from its begin; those before it are not.
+/// Gives the records of compressed text files as samples, one after another. To go on in the middle of a file, a part
+/// of it is read again, of which gzip() and zstd() tell; the files before it are not.
 template <RecordFormat Format>
 class RecordStream {
  public:
@@ -6768,11 +6869,10 @@ class RecordStream {
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), files_->names(), from, place);
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, false);
-    reader->begin_at(place);
-    reader->skip(from - place.samples);
+    reader->seek(from, place);
     return reader;
   }
 
@@ -7249,6 +7349,57 @@ class MemoryShare {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/base64.hpp
+// Bytes as text of the 64 characters that are alike everywhere. Data room.
+// Source: RFC 4648, section 4.
+
+// ---- railyard/data/detail/place.hpp
+// Where a stream of samples stands, and that as text. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is a number, or the state of a reader, of which the number is the sample.
+struct PlaceItem {
+  PlaceItem(std::uint64_t value = 0) noexcept;
+  PlaceItem(ReaderState of_reader) noexcept;
+
+  std::uint64_t number;
+  ReaderState state{};
+
+  friend bool operator==(const PlaceItem&, const PlaceItem&) = default;
+};
+
+// Says where a stream of samples stands, in items that only the nodes which wrote them understand. At the begin all
+// numbers are 0, and there is no state.
+using Place = std::vector<PlaceItem>;
+
+// Gives the items of a place to the nodes, one after the other.
+class PlaceCursor {
+ public:
+  // The begin, whatever the nodes are.
+  PlaceCursor() = default;
+  explicit PlaceCursor(Place place);
+
+  [[nodiscard]] std::uint64_t next();
+  // The state of a reader, where one follows.
+  [[nodiscard]] ReaderState next_state();
+  // The items that have been given since another one was the next.
+  [[nodiscard]] std::size_t at() const noexcept { return at_; }
+  [[nodiscard]] Place since(std::size_t at) const;
+  void check_all_taken() const;
+
+ private:
+  [[noreturn]] static void refuse();
+
+  Place place_{};
+  std::size_t at_ = 0;
+  bool is_begin_ = true;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/detail/waiting.hpp
 // Long waits for what no part of a run can hurry: that they hear when nobody wants them any more, and say what they
 // wait for. Core room.
@@ -7504,31 +7655,6 @@ class SampleRandom {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Says where a stream of samples stands, in numbers that only the nodes which wrote them understand. At the begin all
-// of them are 0.
-using Place = std::vector<std::uint64_t>;
-
-// Gives the numbers of a place to the nodes, one after the other.
-class PlaceCursor {
- public:
-  // The begin, whatever the nodes are.
-  PlaceCursor() = default;
-  explicit PlaceCursor(Place place);
-
-  [[nodiscard]] std::uint64_t next();
-  // The numbers that have been given since another one was the next.
-  [[nodiscard]] std::size_t at() const noexcept { return at_; }
-  [[nodiscard]] Place since(std::size_t at) const;
-  void check_all_taken() const;
-
- private:
-  [[noreturn]] static void refuse();
-
-  Place place_{};
-  std::size_t at_ = 0;
-  bool is_begin_ = true;
-};
-
 // Some samples of a stream, and where a stream begins that gives them first.
 struct Chunk {
   Block block{};
@@ -7679,11 +7805,10 @@ class OrderedStage final : public ChunkStream {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/function_source.hpp
-// A user's functions as sources of a dataset. Data room.
+// ---- railyard/data/detail/user_calls.hpp
+// Calls of what a user gave, whose exceptions say where they came from. Data room.
 
 namespace railyard::inline v0_1 {
-
 namespace detail {
 
 // Names the samples that something is wrong with, or one of them.
@@ -7708,6 +7833,95 @@ decltype(auto) call_user(Call&& call, const std::string& where, std::uint64_t id
 }
 
 }  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/generators.hpp
+// A user's generators of samples, under way, and their states as bytes. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Can be given to a source by what makes it, and its state saved.
+template <class G>
+concept StatefulGenerator = std::copy_constructible<G> && HasState<G> && std::invocable<G&, SampleWriter&>;
+
+/// Makes generators whose state can be saved.
+template <class B>
+concept BeginsStatefulGenerator = std::invocable<const B&> && StatefulGenerator<std::invoke_result_t<const B&>>;
+
+/// Is a mistake: a state that would be lost without a word.
+template <class B>
+concept BeginsHalfStateful = !BeginsStatefulGenerator<B> && requires(B & begin) {
+  begin().state();
+};
+
+template <class B>
+consteval void check_generators() {
+  static_assert(
+      !BeginsHalfStateful<B>,
+      "a generator that has a state() needs a load_state(const State&) as well, both as Stateful has them, and "
+      "is to be copyable and made by a function that can be called where it is const");
+}
+
+/// Writes the values of a state. Throws: ConfigError if it holds tensors, or takes more than a place may.
+[[nodiscard]] std::string bytes_of_values(const State& state);
+
+/// Reads what bytes_of_values() has written. Throws: DataError if it is something else.
+[[nodiscard]] State values_of_bytes(std::string_view bytes);
+
+/// Is a user's generator that is under way.
+class RunningGenerator {
+ public:
+  RunningGenerator() = default;
+  RunningGenerator(const RunningGenerator&) = delete;
+  RunningGenerator& operator=(const RunningGenerator&) = delete;
+  virtual ~RunningGenerator() = default;
+
+  /// Makes the next sample; false if there is none.
+  [[nodiscard]] virtual bool make(SampleWriter& out) = 0;
+  /// Its state, where it has one. next: the sample that it makes next.
+  [[nodiscard]] virtual ReaderState state(const std::string& /*name*/, std::uint64_t /*next*/) const;
+  /// False, and nothing has changed, if it has no state. Throws: what the generator throws.
+  [[nodiscard]] virtual bool load(const ReaderState& /*state*/) { return false; }
+};
+
+/// Is one whose state is taken by a copy, and made into bytes only if somebody saves it.
+template <StatefulGenerator G, bool is_endless>
+class CopiedGenerator final : public RunningGenerator {
+ public:
+  explicit CopiedGenerator(G generator) : generator_(std::move(generator)) {}
+
+  [[nodiscard]] bool make(SampleWriter& out) override {
+    if constexpr (is_endless) {
+      static_cast<void>(generator_(out));
+      return true;
+    } else {
+      return generator_(out);
+    }
+  }
+  [[nodiscard]] ReaderState state(const std::string& name, std::uint64_t next) const override {
+    const auto copy = std::make_shared<G>(generator_);
+    return {next, [copy, name, next] {
+              return call_user([&copy] { return bytes_of_values(StateAccess<G>::take(*copy)); }, name,
+                               [next] { return compose("its state before sample {}", next); });
+            }};
+  }
+  [[nodiscard]] bool load(const ReaderState& state) override {
+    StateAccess<G>::put(generator_, values_of_bytes(state.bytes()));
+    return true;
+  }
+
+ private:
+  G generator_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/function_source.hpp
+// A user's functions as sources of a dataset. Data room.
+
+namespace railyard::inline v0_1 {
 
 /// Gives samples that a function makes, each by its number: a user's own random access.
 class SampleFunctionSource {
@@ -7746,8 +7960,23 @@ class SampleFunctionSource::Reader final : public BlockReader {
   std::uint64_t at_;
 };
 
-/// Gives samples that a user's generator makes, one after another, until it returns false. To go on in the middle, all
-/// samples before are made again.
+/// Gives samples that a user's generator makes, one after another, until it returns false.
+///
+/// A run that goes on in the middle has all samples before made again, and thrown away. Not so of a generator that is a
+/// class with a state, as a part of a TrainState has it (`State state() const` and `load_state(const State&)`, of
+/// values alone): a copy of it is taken with each block, its state is saved in the position of the dataset, and at most
+/// the samples of one block are made again: 4096, or a 32nd of the reader's bound of memory. Copies are to
+/// have nothing in common. Law: after b.load_state(a.state()), a and b make the same samples. Example:
+///   struct Squares {
+///     std::int64_t next = 0;
+///     bool operator()(ry::SampleWriter& out) {
+///       out.set("x", next * next);
+///       return next++ < 1000;
+///     }
+///     ry::State state() const { return {{"next", next}}; }
+///     void load_state(const ry::State& saved) { next = saved.at("next").as<std::int64_t>(); }
+///   };
+///   ry::Dataset::from_generator({{"x", ry::Dtype::i64}}, [] { return Squares{}; })
 class GeneratorSource {
  public:
   using Generator = std::function<bool(SampleWriter& out)>;
@@ -7755,38 +7984,68 @@ class GeneratorSource {
 
   /// begin: makes a generator that is at its first sample; each must give the same samples.
   GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator");
+  /// begin: the same for generators with a state.
+  template <detail::BeginsStatefulGenerator B>
+  requires std::predicate < std::invoke_result_t<const B&>
+  &, SampleWriter& > GeneratorSource(Schema schema, B begin, std::string name = "generator")
+      : GeneratorSource(std::move(schema), with_state<false>(std::move(begin)), std::move(name), false) {}
   /// begin: the same for generators that never end.
   [[nodiscard]] static GeneratorSource endless(Schema schema, std::function<EndlessGenerator()> begin,
                                                std::string name = "generator");
+  /// begin: the same for generators that never end and have a state.
+  template <detail::BeginsStatefulGenerator B>
+  [[nodiscard]] static GeneratorSource endless(Schema schema, B begin, std::string name = "generator") {
+    return {std::move(schema), with_state<true>(std::move(begin)), std::move(name), true};
+  }
 
   [[nodiscard]] Schema schema() const;
   [[nodiscard]] std::optional<std::uint64_t> count() const;
   /// Whether its generators never end.
   [[nodiscard]] bool is_endless() const noexcept { return is_endless_; }
   [[nodiscard]] std::string describe() const;
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
+  /// Throws: DataError if the generator does not take the state that was saved.
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const;
 
  private:
+  using Begin = std::function<std::unique_ptr<detail::RunningGenerator>()>;
+
+  GeneratorSource(Schema schema, Begin begin, std::string name, bool is_endless);
+
+  template <bool is_endless, class B>
+  [[nodiscard]] static Begin with_state(B begin) {
+    using Running = detail::CopiedGenerator<std::invoke_result_t<const B&>, is_endless>;
+    return [begin = std::move(begin)] { return std::make_unique<Running>(begin()); };
+  }
+
   class Reader final : public BlockReader {
    public:
-    Reader(const GeneratorSource& source, std::uint64_t from);
+    Reader(const GeneratorSource& source, std::uint64_t from, const ReaderState& state);
     [[nodiscard]] Block next(std::size_t most_rows) override;
+    [[nodiscard]] ReaderPlace place() const override;
 
    private:
+    void load(const ReaderState& state);
     bool make(BlockBuilder& builder);
 
     std::shared_ptr<const Schema> schema_;
     std::string name_;
-    Generator generator_;
+    std::unique_ptr<detail::RunningGenerator> generator_;
     std::uint64_t at_ = 0;
     bool is_over_ = false;
   };
 
   std::shared_ptr<const Schema> schema_;
-  std::shared_ptr<const std::function<Generator()>> begin_;
+  std::shared_ptr<const Begin> begin_;
   std::string name_;
-  bool is_endless_ = false;
+  bool is_endless_;
 };
+
+namespace detail {
+
+template <class B>
+concept BeginsGenerator = std::constructible_from<GeneratorSource, Schema, B>;
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -7815,21 +8074,25 @@ std::invoke_result_t<Call> call_source(Call&& call, Describe&& describe, Text&& 
   }
 }
 
-// Reads a source as it gives its samples. Its place is one number, and of a FileStreamSource three more.
+// Reads a source as it gives its samples. Its place is one number, of a FileStreamSource three more, and the state of
+// the reader where it has one.
 class SourceStream final : public ChunkStream {
  public:
-  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from,
-               bool is_of_files);
+  enum class Kind : std::uint8_t { plain, resumable, of_files };
+
+  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from, Kind kind);
 
   [[nodiscard]] Chunk next() override;
 
  private:
+  [[nodiscard]] Place place_now() const;
+
   std::unique_ptr<BlockReader> reader_;
   NodePtr node_;
   Scope scope_;
   RowGauge gauge_;
   std::uint64_t at_;
-  bool is_of_files_;
+  Kind kind_;
 };
 
 template <DatasetSource S>
@@ -7902,8 +8165,10 @@ class SourceNode final : public DataNode {
     if (is_indexed() && scope.pool->num_helpers() > 0) return open_indexed(shared_from_this(), scope, from);
     const std::uint64_t begin = from.next();
     const auto open_source = [&]() -> std::unique_ptr<BlockReader> {
-      if constexpr (FileStreamSource<S>) {
-        const FilePlace place{from.next(), from.next(), from.next()};
+      if constexpr (ResumableSource<S>) {
+        ReaderPlace place;
+        if constexpr (FileStreamSource<S>) place = {from.next(), from.next(), from.next()};
+        place.state = from.next_state();
         return source_.open(begin, place);
       } else {
         return source_.open(begin);
@@ -7911,7 +8176,10 @@ class SourceNode final : public DataNode {
     };
     auto reader = call_source(
         open_source, [this] { return describe(); }, [begin] { return text_of_samples(begin, begin, 1); });
-    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin, FileStreamSource<S>);
+    constexpr auto kind = FileStreamSource<S>  ? SourceStream::Kind::of_files
+                          : ResumableSource<S> ? SourceStream::Kind::resumable
+                                               : SourceStream::Kind::plain;
+    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin, kind);
   }
 
  private:
@@ -8284,8 +8552,9 @@ namespace railyard::inline v0_1 {
 /// elsewhere each worker does. So it is with all samples of a dataset of the Trainer that each worker gets as a whole,
 /// indexed or not, unless they lie ready in memory or as arrays in files. The operations at its end that make one
 /// sample of one are done by each worker for its own samples alone. A run that goes on reads the last block again,
-/// which is a 32nd of the reader's bound or 4096 samples, of compressed files one from its begin, and of a
-/// shuffle_window() or bucket_by_length() its window. A generator of the user's gives all before it again.
+/// which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() or bucket_by_length() its window;
+/// of files compressed by gzip about 4 MiB of what they hold besides, of those by zstd the last frame. A generator of
+/// the user's makes all before it again, unless it has a state (GeneratorSource).
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -8303,12 +8572,18 @@ class Dataset {
   [[nodiscard]] static Dataset from_function(Schema schema, std::uint64_t count,
                                              SampleFunctionSource::Function function);
   /// Makes a dataset of a function that makes generators: each gives all samples in turn by bool(SampleWriter& out),
-  /// and false at the end.
-  [[nodiscard]] static Dataset from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin);
-
-  /// Makes a dataset of generators that never end: each gives samples in turn by function(SampleWriter& out).
-  [[nodiscard]] static Dataset from_endless_generator(Schema schema,
-                                                      std::function<GeneratorSource::EndlessGenerator()> begin);
+  /// and false at the end. Of generators that have a state a run goes on with that: see GeneratorSource.
+  template <detail::BeginsGenerator Begin>
+  [[nodiscard]] static Dataset from_generator(Schema schema, Begin begin) {
+    detail::check_generators<Begin>();
+    return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
+  }
+  /// The same of generators that never end: each gives samples in turn by function(SampleWriter& out).
+  template <class Begin>
+  [[nodiscard]] static Dataset from_endless_generator(Schema schema, Begin begin) {
+    detail::check_generators<Begin>();
+    return Dataset{GeneratorSource::endless(std::move(schema), std::move(begin))};
+  }
 
   [[nodiscard]] const Schema& schema() const noexcept;
   /// The number of samples of an epoch, or nothing where that is known only at the end.
@@ -8615,19 +8890,22 @@ class EpochPosition {
   [[nodiscard]] std::optional<std::uint64_t> count() const noexcept;
   /// The samples that have been consumed: the first of the epoch's order.
   [[nodiscard]] std::uint64_t consumed() const noexcept { return consumed_; }
-  /// Where the streams stand, if the dataset is not indexed.
-  [[nodiscard]] const std::vector<std::uint64_t>& place() const noexcept { return place_; }
+  /// Where the streams stand, and the states of their readers, if the dataset is not indexed.
+  [[nodiscard]] const detail::Place& place() const noexcept { return place_; }
 
   /// Returns the position further on in the same epoch.
-  [[nodiscard]] EpochPosition moved_to(std::uint64_t consumed, std::vector<std::uint64_t> place) const;
+  [[nodiscard]] EpochPosition moved_to(std::uint64_t consumed, detail::Place place) const;
 
-  /// The same on all ranks. All numbers of 64 bits are text, for no number of JSON has so many.
+  /// The same on all ranks, or as good: that of any rank holds for all. All numbers of 64 bits are text, for no number
+  /// of JSON has so many. Throws: DataError if the state of a generator cannot be saved.
   [[nodiscard]] State state() const;
   /// Throws: ConfigError if the state is not one of an EpochPosition.
   void load_state(const State& state);
   friend bool operator==(const EpochPosition&, const EpochPosition&) = default;
 
  private:
+  static constexpr std::size_t most_shown = 100;  // of a text that may be long
+
   [[noreturn]] static void refuse(std::string_view name, std::string_view text);
   [[nodiscard]] static std::uint64_t parse(std::string_view name, std::string_view text);
   [[nodiscard]] static std::uint64_t number_in(const State& state, std::string_view name);
@@ -8637,7 +8915,7 @@ class EpochPosition {
   bool is_shuffled_ = false;
   std::optional<std::uint64_t> count_;
   std::uint64_t consumed_ = 0;
-  std::vector<std::uint64_t> place_;
+  detail::Place place_{};
 };
 
 }  // namespace railyard::inline v0_1
@@ -15941,7 +16219,8 @@ struct TarMember {
 /// Steps through an archive in the format of ustar, GNU or pax.
 class TarReader {
  public:
-  TarReader(std::string path, std::unique_ptr<ByteStream> bytes);
+  /// offset: where the stream is in the archive, at the begin of a header.
+  TarReader(std::string path, std::unique_ptr<ByteStream> bytes, std::uint64_t offset = 0);
 
   /// Goes on to the next regular file, past whatever is left of the one before; nothing at the end.
   /// Throws: DataError if the archive is damaged; then what follows cannot be found.
@@ -15949,6 +16228,11 @@ class TarReader {
 
   /// Reads what the file holds that next() has found. Throws: DataError if the archive ends before that.
   [[nodiscard]] std::string read_content(const TarPlace& place);
+
+  /// Where a reader may begin that finds the file which next() has found.
+  [[nodiscard]] std::uint64_t begin() const noexcept { return begin_; }
+  /// As ByteStream::take_point(), up to there.
+  [[nodiscard]] std::optional<StreamPoint> take_point();
 
   [[noreturn]] void fail(std::uint64_t offset, std::string_view what) const;
 
@@ -15982,8 +16266,9 @@ class TarReader {
   std::string path_;
   std::unique_ptr<ByteStream> bytes_;
   std::array<char, block_size> header_{};
-  std::uint64_t at_ = 0;
-  std::uint64_t left_ = 0;  // of the file that was found, and what pads it
+  std::uint64_t at_;
+  std::uint64_t begin_ = 0;  // of what next() has gone over
+  std::uint64_t left_ = 0;   // of the file that was found, and what pads it
 };
 
 }  // namespace detail
@@ -16026,10 +16311,15 @@ enum class TarContents : std::uint8_t { none, texts, all };
 /// Reads an archive sample by sample.
 class TarSampleReader {
  public:
-  TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan);
+  /// offset: as of a TarReader.
+  TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan,
+                  std::uint64_t offset = 0);
 
   /// Returns the next sample, which may have a fault; nothing at the end. Throws: DataError if the archive is damaged.
   [[nodiscard]] std::optional<TarSample> next(TarContents contents);
+
+  /// Where the next sample begins, and the last point of the stream up to there, once; damaged: left out before it.
+  [[nodiscard]] std::optional<FilePoint> take_point(std::uint64_t damaged);
 
   /// Says where a sample is, as messages begin.
   [[nodiscard]] std::string where(const TarSample& sample) const;
@@ -16082,6 +16372,12 @@ class TarShards {
   [[nodiscard]] std::vector<std::string> names();
   [[nodiscard]] std::shared_ptr<const TarPlan> plan();
   [[nodiscard]] TarSampleReader open(const std::string& name);
+  /// Opens an archive where a place says that a reader has stood before sample `from`; nothing if it does not.
+  struct Entered {
+    TarSampleReader reader;
+    std::uint64_t left_out;
+  };
+  [[nodiscard]] std::optional<Entered> enter(const std::string& name, const ReaderPlace& place, std::uint64_t from);
   /// What must be read so that it is known which samples are left out.
   [[nodiscard]] TarContents contents_to_check() const noexcept;
 
@@ -16106,11 +16402,16 @@ class TarShards {
 /// Goes over all archives, sample by sample, and counts what is left out.
 class TarWalk {
  public:
-  /// place: where it begins.
-  explicit TarWalk(std::shared_ptr<TarShards> shards, const FilePlace& place = {});
+  /// place: where it begins, at sample `from` or before it.
+  explicit TarWalk(std::shared_ptr<TarShards> shards, const ReaderPlace& place = {}, std::uint64_t from = 0);
+
+  /// The number of the sample that comes first.
+  [[nodiscard]] std::uint64_t first() const noexcept { return first_; }
 
   /// Returns the next sample that has no fault; nothing at the end. Throws: DataError.
   [[nodiscard]] std::optional<TarSample> next(TarContents contents);
+  /// With what another walk begins at the next sample, whose number is given: now and then.
+  [[nodiscard]] std::optional<ReaderState> take_state(std::uint64_t next);
   /// The archive of the sample that came last.
   [[nodiscard]] std::size_t file() const noexcept { return file_; }
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
@@ -16121,6 +16422,7 @@ class TarWalk {
   std::shared_ptr<TarShards> shards_;
   std::vector<std::string> names_;
   std::size_t file_;
+  std::uint64_t first_;
   std::optional<TarSampleReader> reader_;
   std::uint64_t left_out_;
   std::uint64_t left_out_before_;
@@ -16208,8 +16510,8 @@ class TarSource::Reader final : public BlockReader {
   std::uint64_t at_;
 };
 
-/// Gives the samples of compressed tar archives, one after another. To go on in the middle of one, it is read
-/// again from its begin; those before it are not.
+/// Gives the samples of compressed tar archives, one after another. To go on in the middle of one, a part of it is read
+/// again, of which gzip() and zstd() tell; the archives before it are not.
 /// Example: ry::TarStream{ry::gzip("photos-*.tar.gz"), {.bytes = {"jpg"}, .text = {"cls"}}}
 class TarStream {
  public:
@@ -16227,23 +16529,23 @@ class TarStream {
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const;
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const;
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const;
 
  private:
   class Reader final : public BlockReader {
    public:
-    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const FilePlace& place);
+    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const ReaderPlace& place);
     [[nodiscard]] Block next(std::size_t most_rows) override;
-    [[nodiscard]] FilePlace place() const override;
+    [[nodiscard]] ReaderPlace place() const override;
 
    private:
-    // Notes where the archive begins that it comes from.
+    // Notes where the archive begins that it comes from, and where another reader may go on after it.
     std::optional<detail::TarSample> next_sample(detail::TarContents contents);
 
     std::shared_ptr<const Schema> schema_;
     detail::TarWalk walk_;
-    std::uint64_t at_;
-    FilePlace place_;  // of the sample that came last
+    std::uint64_t at_;     // the sample that comes next
+    ReaderPlace place_{};  // of the one that came last
   };
 
   std::shared_ptr<detail::TarShards> shards_;
@@ -16398,7 +16700,9 @@ void fit(Worker& worker, P& preprocessor, const Dataset& dataset) {
 
 namespace railyard::inline v0_1 {
 
-/// Names files that are compressed by gzip, for CsvStream and its like. Example: ry::CsvStream{ry::gzip("a-*.csv.gz")}
+/// Names files that are compressed by gzip, for CsvStream and its like. To go on in the middle of one takes as long as
+/// to unpack 4 MiB and the block (of deflate) in which they end, or 256 KiB and the member, if that is less. Example:
+/// ry::CsvStream{ry::gzip("a-*.csv.gz")}
 [[nodiscard]] CompressedFiles gzip(InputFiles files);
 
 }  // namespace railyard::inline v0_1
@@ -16456,7 +16760,10 @@ class NpzSource : public ArraySource {
 
 namespace railyard::inline v0_1 {
 
-/// Names files that are compressed by zstd, for CsvStream and its like. Example: ry::CsvStream{ry::zstd("a-*.csv.zst")}
+/// Names files that are compressed by zstd, for CsvStream and its like. To go on in the middle of one takes as long as
+/// to unpack 256 KiB and the frame in which they end: a file of one frame, as zstd itself writes it, is read again from
+/// its begin; pzstd, and what writes the seekable format, make many frames. Example:
+/// ry::CsvStream{ry::zstd("a-*.csv.zst")}
 [[nodiscard]] CompressedFiles zstd(InputFiles files);
 
 }  // namespace railyard::inline v0_1
@@ -19642,15 +19949,42 @@ class Nccl {
 
 #if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
 
-// ---- railyard/torch/detail/batch_buffers.hpp
-// The memory that batches are written to, used again once nobody holds it. Torch room.
+// ---- railyard/torch/detail/autocast_settings.hpp
+// What LibTorch's autocasting is set to on a thread, whatever the release. Torch room.
 
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <c10/core/Storage.h>
-#include <c10/core/TensorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+#include <torch/version.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Inside an autocast scope LibTorch keeps the casts of weights until the outermost one is left. Where weights are
+// updated inside, the next forward pass would go on with the old ones. Cost: nothing worth naming outside a scope.
+void forget_casts();
+
+// Of one kind of device, CPU or CUDA.
+struct AutocastSettings {
+  bool is_enabled = false;
+  at::ScalarType dtype = at::ScalarType::BFloat16;
+
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+  [[nodiscard]] static AutocastSettings of(at::DeviceType kind);
+  // Throws: c10::Error, having changed nothing, if the release does not know the type there.
+  void apply(at::DeviceType kind) const;
+#else
+  [[nodiscard]] static AutocastSettings of(at::DeviceType kind);
+  void apply(at::DeviceType kind) const;
+#endif
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/detail/thread_budget.hpp
 // Gives each worker its share of the cores for LibTorch's parallel loops. Torch room.
@@ -19682,9 +20016,6 @@ namespace detail {
 
 // Throws: ConfigError if the backend is for GPUs and this program's LibTorch is not.
 void check_libtorch_knows_gpus(const Worker& worker);
-
-// Tells of a model's tensor that is not where its worker computes. Throws: ConfigError if it is on another GPU.
-void check_place(Worker& worker, std::string_view name, at::Device place);
 
 }  // namespace detail
 
@@ -19736,6 +20067,64 @@ template <Element T>
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/autocast.hpp
+// Computes in bf16 or f16 where that is safe, for as long as a scope lasts. Torch room.
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <torch/version.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says what an Autocast does.
+struct AutocastOptions {
+  /// bf16, or torch::kHalf (f16), whose gradients need a GradScaler.
+  at::ScalarType dtype = at::ScalarType::BFloat16;
+  /// false: computes in the tensors' own types, inside a scope that does not.
+  bool enabled = true;
+};
+
+/// Is a scope in which this thread's matrix products, convolutions and the like compute in bf16 or f16, and what needs
+/// the range, such as losses, in f32: LibTorch's own list. Weights stay in f32, and so do their gradients. Enter it for
+/// the forward pass and the loss, and leave it before backward(), which goes by what the forward pass did.
+///
+/// Scopes nest; each leaves everything as it was, also by an exception, and the outermost one forgets the casts of
+/// weights. They are forgotten with each step and update as well, so that a scope may also last for the whole loop. A
+/// scope ends on the thread where it began. Throws: ConfigError if the device is neither CPU nor CUDA, if the type is
+/// another one, or if this LibTorch does not compute in f16 on CPUs, as releases before 2.3 do not.
+/// Example: at::Tensor loss; { const ry::Autocast autocast{worker}; loss = loss_of(net->forward(x), y); }
+class Autocast {
+ public:
+  /// On that kind of device. Example: const ry::Autocast exact{torch::kCPU, {.enabled = false}};
+  explicit Autocast(at::Device device, const AutocastOptions& options = {});
+  /// On the kind of device that the worker's tensors belong on; see device().
+  explicit Autocast(Worker& worker, const AutocastOptions& options = {});
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+  ~Autocast();
+
+ private:
+  [[nodiscard]] static detail::AutocastSettings known_settings(at::Device device);
+
+  void apply(const AutocastOptions& options) const;
+
+  at::DeviceType kind_;
+  detail::AutocastSettings before_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/batch_buffers.hpp
+// The memory that batches are written to, used again once nobody holds it. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
+
 // ---- railyard/torch/detail/agreement.hpp
 // Makes sure that all ranks hold the same model, each its own, with equal weights and buffers. Torch room.
 
@@ -19755,6 +20144,9 @@ struct NamedTensor {
 
 // Parameters first, then buffers, each in the order in which the module registered them.
 [[nodiscard]] std::vector<NamedTensor> tensors_of(const torch::nn::Module& module);
+
+// Tells of a model's tensors that are not where its worker computes. Throws: ConfigError if one is on another GPU.
+void check_places(Worker& worker, const std::vector<NamedTensor>& tensors);
 
 // Of a hash what ranks compare by sums: 16 bits, so that the sum of its square over a thousand ranks is exact in a
 // double.
@@ -19913,11 +20305,16 @@ struct GradientPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   at::Tensor weights{};   // a view of one dimension; undefined where this rank has no part
+  at::Tensor master{};    // the same in f32, where the optimizer updates that; see PrepareOptimizerOptions
   bool is_spent = false;  // an update has used what is in the gradient
   bool is_mixed = false;  // and a backward pass has added to that
   bool is_copy = false;   // a rank of the first host has the same one, and tells of it for both
 
   [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
+
+  // What the optimizer updates, and which has the gradient.
+  [[nodiscard]] at::Tensor& updated() noexcept;
+  [[nodiscard]] const at::Tensor& updated() const noexcept;
 
   // Of one more backward pass.
   void add(const at::Tensor& added);
@@ -19948,6 +20345,9 @@ struct GradientSlot {
 
   // Whether its model is gone, and every graph that leads to it: nobody knows it but this slot and its accumulator.
   [[nodiscard]] bool is_ended() const;
+
+  // Whether LibTorch has another accumulator for the parameter, as it does after .to().
+  [[nodiscard]] bool has_lost_hook() const;
 
   // Elements of the sum: two for a complex number.
   [[nodiscard]] std::int64_t real_count() const;
@@ -20071,6 +20471,8 @@ struct SavedTensor {
   [[nodiscard]] std::vector<std::int64_t> logical_shape() const;
 
   [[nodiscard]] bool fits(const at::Tensor& real) const;
+  // The same of what is kept of a tensor in another type.
+  [[nodiscard]] bool fits(const at::Tensor& real, at::ScalarType type) const;
 
   // Returns all of it, on the CPU.
   [[nodiscard]] at::Tensor whole() const;
@@ -20654,7 +21056,8 @@ class AnyCommHook {
 
 namespace railyard::inline v0_1 {
 
-/// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike.
+/// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike. With a
+/// GradScaler an overflow is nothing to tell of, or to stop for, unless it goes on.
 enum class NonFinite : std::uint8_t {
   /// Every gradient becomes undefined on all ranks, so that the optimizer leaves the step out, and the running
   /// statistics of normalising modules go back to what they were when samples() began the step. StepTimes::skipped
@@ -20842,6 +21245,35 @@ class CommunicationThread {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/loss_scaling.hpp
+// What is known of a step whose loss was scaled. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Between two updates of a GradScaler. Optimizers are known by their addresses.
+struct LossScaling {
+  bool is_scaled = false;               // a loss, since the last update
+  bool is_overflow = false;             // and a gradient has come of that which is not finite, on some rank: all know
+  std::uint64_t step = 0;               // the last one in which that was so
+  std::string parameter{};              // the first one then; empty if this rank has nothing of it
+  std::vector<const void*> unscaled{};  // whose gradients have been divided by the scale
+  std::vector<const void*> stepped{};
+
+  void note_overflow(std::uint64_t at_step, const std::string& name);
+
+  [[nodiscard]] static bool has(const std::vector<const void*>& optimizers, const void* optimizer);
+  // Whether the optimizer's gradients are those of the scaled loss.
+  [[nodiscard]] bool are_scaled(const void* optimizer) const;
+
+  void begin();
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/gradient_refusals.hpp
 // What is refused because gradients would go wrong without a word. Torch room.
 
@@ -20853,7 +21285,13 @@ namespace detail {
 
 [[noreturn]] void refuse_new_buffer(const Worker& worker, const std::string& name);
 
+// Its gradients are as many times too large as the loss was.
+void refuse_scaled(Worker& worker, const void* optimizer, std::string_view call);
+
 [[noreturn]] void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error);
+
+// A half type ends at 65,504, and micro-batches are weighted before they are accumulated.
+void refuse_half(const Worker& worker, const std::vector<GradientSlot>& slots);
 
 void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps);
 
@@ -21692,8 +22130,11 @@ struct UpdateDigest {
   std::uint64_t num_updates = 0;
   UpdateSettings last{};
   std::optional<double> max_norm{};  // to which gradients were clipped last
+  std::optional<double> scale{};     // of a GradScaler
 
   void add(UpdateSettings settings);
+  // A GradScaler's, by which it divides.
+  void add_scale(double factor);
   void add_clipping(double norm);
 
   // One a line.
@@ -21888,6 +22329,9 @@ class GradientExchange {
   // Throws: ConfigError if micro-batches of a step that is not exchanged have added to the parameter's gradient.
   void check_complete(const at::Tensor& parameter, std::string_view call);
 
+  // The same of any parameter.
+  void check_complete(std::string_view call) const;
+
   // Watches a model whose parameters have been added, for as long as it lives.
   void watch(const torch::nn::Module& module);
 
@@ -21897,6 +22341,7 @@ class GradientExchange {
   // there.
   [[nodiscard]] bool can_share_weights() const;
 
+  [[nodiscard]] NonFinite non_finite() const noexcept;
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
 
   // Takes over what prepare_model() was told, after watch(): the same on all ranks, and for all models. A model that is
@@ -21969,8 +22414,6 @@ class GradientExchange {
     const void* parameter_;  // of the accumulator that has the hook, which keeps it alive
   };
 
-  [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot);
-
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index);
 
   // Runs on the thread of the parameter's device.
@@ -22028,12 +22471,11 @@ class GradientExchange {
 
   [[nodiscard]] bool watches_weights() const;
 
-  [[nodiscard]] bool are_all_on_cpu() const;
+  // Whether a step whose gradients are not finite leaves no trace.
+  [[nodiscard]] bool leaves_steps_out() const;
 
-  // What the other passes of a step have left would be half a step.
-  void drop_gradients();
-
-  // Leaves the step out on all ranks, or ends it, as all have found the same.
+  // Leaves the step out on all ranks, or ends it, as all have found the same. With a GradScaler that is an overflow,
+  // until the scaler finds that it is none.
   void refuse_step(const OpenSlots& open);
 
   Worker* worker_;
@@ -22113,6 +22555,959 @@ namespace detail {
 /// Example: ry::Datasets{{"train", ry::from_tensors({{"x", images}, {"y", labels}}, {.label = "y"})}}
 [[nodiscard]] Dataset from_tensors(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                                           const TensorDatasetOptions& options = {});
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/master_weights.hpp
+// Copies in f32 of weights in half types. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/where.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[nodiscard]] bool is_half(const at::Tensor& tensor);
+
+// Takes over weights that are no longer what the copy rounds to: they were loaded, or written to, which goes past it.
+void follow_weights(const at::Tensor& master, const at::Tensor& weights);
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/optimizer_state.hpp
+// Saves the state of LibTorch's optimizers and puts it back, whole or in the pieces of ranks. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Optional.h>
+#include <torch/optim/optimizer.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// A parameter of an optimizer.
+struct OptimizedTensor {
+  at::Tensor whole{};
+  std::shared_ptr<GradientPiece> piece{};  // where ranks share the work; otherwise each of them does all of it
+  bool has_master = false;                 // a copy in f32 is updated instead: of the piece, or this one of the whole
+  at::Tensor master{};
+
+  // What this rank's optimizer updates; undefined if it is nothing.
+  [[nodiscard]] const at::Tensor& own() const noexcept;
+  // The type of that, also where this rank has nothing of it.
+  [[nodiscard]] at::ScalarType updated_type() const;
+};
+using OptimizedGroups = std::vector<std::vector<OptimizedTensor>>;
+
+// The parameters of an optimizer, each once: C++ modules list tied ones twice.
+[[nodiscard]] OptimizedGroups parameters_of(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+
+// How LibTorch finds the state of a tensor: by its address, which releases before 2.1 write out.
+template <class Map>
+[[nodiscard]] typename Map::key_type state_key(const at::Tensor& tensor) {
+  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
+    std::ostringstream text;
+    text << tensor.unsafeGetTensorImpl();
+    return text.str();
+  } else {
+    return tensor.unsafeGetTensorImpl();
+  }
+}
+
+[[nodiscard]] std::string group_prefix(std::size_t group);
+[[nodiscard]] std::string state_prefix(std::size_t group, std::size_t index);
+[[nodiscard]] std::string shapes_of(const std::vector<OptimizedTensor>& parameters);
+
+// Saves the fields of a group's options.
+struct SaveOption {
+  NamedValues& values;
+  const std::string& prefix;
+
+  template <class T>
+  void operator()(std::string_view name, const T& field) const {
+    values.set(prefix + std::string{name}, field);
+  }
+  template <class T>
+  void operator()(std::string_view name, const c10::optional<T>& field) const {
+    if (field) (*this)(name, *field);
+  }
+};
+
+// Saves the fields of a parameter's state. Numbers are tensors too: of a piece only its ranks know them.
+struct SaveField {
+  std::vector<StateTensor>& tensors;
+  const OptimizedTensor& parameter;
+  std::string prefix;
+
+  void operator()(std::string_view name, const at::Tensor& field) const;
+  void operator()(std::string_view name, const std::deque<at::Tensor>& fields) const;
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  void operator()(std::string_view name, const T& field) const {
+    if (parameter.piece && parameter.piece->begin > 0) return;  // the rank with the first element says it for all
+    tensors.push_back({.name = prefix + std::string{name},
+                       .dtype = dtype_of<T>,
+                       .read = [field](std::int64_t begin, std::int64_t end,
+                                       std::byte* to) { std::memcpy(to, &field, begin < end ? sizeof field : 0); },
+                       .is_piece = parameter.piece != nullptr,
+                       .begin = 0,
+                       .end = 1});
+  }
+};
+
+// Reads the fields of a group's options.
+struct LoadOption {
+  const NamedValues& values;
+  const std::string& prefix;
+
+  template <class T>
+  void operator()(std::string_view name, T& field) const {
+    const Value& value = values.at(prefix + std::string{name});
+    if constexpr (std::is_same_v<T, double>) {
+      field = value.number();
+    } else {
+      field = value.as<T>();
+    }
+  }
+  template <class T>
+  void operator()(std::string_view name, c10::optional<T>& field) const {
+    field.reset();
+    if (values.find(prefix + std::string{name}) == nullptr) return;
+    T value{};
+    (*this)(name, value);
+    field = std::move(value);
+  }
+};
+
+// Reads the fields of a parameter's state.
+struct LoadField {
+  UnreadTensors& saved;
+  std::vector<std::string>& problems;
+  const NamedValues& values;
+  const OptimizedTensor& parameter;
+  std::string prefix;
+  bool is_elementwise;
+  bool& found;
+
+  void operator()(std::string_view name, at::Tensor& field) const;
+  void operator()(std::string_view name, std::deque<at::Tensor>& fields) const;
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  void operator()(std::string_view name, T& field) const {
+    const StateTensor* state = saved.take(prefix + std::string{name});
+    if (state == nullptr) return;
+    found = true;
+    if (state->dtype == dtype_of<T> && state->shape.empty()) {
+      state->read(0, 1, reinterpret_cast<std::byte*>(&field));
+    } else {
+      problems.push_back(compose("\"{}\" is {} and must be one number, {}", state->name, saved_rows(*state).text(),
+                                 name_of(dtype_of<T>)));
+    }
+  }
+
+ private:
+  void read(const SavedTensor& tensor, const at::Tensor& field) const;
+
+  [[nodiscard]] SavedTensor in_order(const StateTensor& state) const;
+};
+
+template <KnownOptimizer X>
+class OptimizerState {
+  using Fields = OptimizerFields<X>;
+  using Options = typename Fields::Options;
+  using ParamState = typename Fields::ParamState;
+
+ public:
+  [[nodiscard]] static State take(const X& optimizer, const OptimizedGroups& groups) {
+    State state{{"optimizer", Fields::name}};
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      const std::string prefix = group_prefix(group);
+      state.values.set(prefix + "parameters", shapes_of(groups[group]));
+      Fields::options(static_cast<const Options&>(optimizer.param_groups()[group].options()),
+                      SaveOption{state.values, prefix});
+      for (std::size_t index = 0; index < groups[group].size(); ++index) {
+        take(optimizer, groups[group][index], state_prefix(group, index), state);
+      }
+    }
+    return state;
+  }
+
+  // Reads everything before it changes anything.
+  static void put(X& optimizer, const OptimizedGroups& groups, const State& state) {
+    const at::NoGradGuard no_grad;
+    check(groups, state.values);
+    UnreadTensors saved{state};
+    std::vector<std::string> problems;
+    std::vector<Options> options;
+    std::vector<std::pair<at::Tensor, std::unique_ptr<ParamState>>> states;
+    std::vector<std::pair<at::Tensor, at::Tensor>> masters;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      options.push_back(static_cast<const Options&>(optimizer.param_groups()[group].options()));
+      Fields::options(options.back(), LoadOption{state.values, group_prefix(group)});
+      for (std::size_t index = 0; index < groups[group].size(); ++index) {
+        const OptimizedTensor& parameter = groups[group][index];
+        bool found = false;
+        auto fields = std::make_unique<ParamState>();
+        Fields::state(*fields, LoadField{saved, problems, state.values, parameter, state_prefix(group, index),
+                                         Fields::is_elementwise, found});
+        if (parameter.own().defined()) states.emplace_back(parameter.own(), found ? std::move(fields) : nullptr);
+        if (!parameter.has_master) continue;
+        at::Tensor master;
+        LoadField{saved, problems, state.values, parameter, state_prefix(group, index), true, found}("master", master);
+        if (master.defined()) masters.emplace_back(parameter.own(), std::move(master));
+      }
+    }
+    saved.name_surplus(problems);
+    refuse(problems);
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      static_cast<Options&>(optimizer.param_groups()[group].options()) = options[group];
+    }
+    for (const auto& [tensor, master] : masters) tensor.copy_(master);
+    auto& map = optimizer.state();
+    for (auto& [tensor, fields] : states) {
+      const auto key = state_key<std::decay_t<decltype(map)>>(tensor);
+      map.erase(key);
+      if (fields) map[key] = std::move(fields);
+    }
+  }
+
+ private:
+  static void take(const X& optimizer, const OptimizedTensor& parameter, const std::string& prefix, State& state) {
+    if (parameter.piece && !parameter.whole.is_contiguous()) {
+      state.values.set(prefix + "order", joined(order_in_memory(parameter.whole), " "));
+    }
+    if (!parameter.own().defined() || (parameter.piece && parameter.piece->is_copy)) return;
+    if (parameter.has_master) SaveField{state.tensors, parameter, prefix}("master", parameter.own());
+    const auto& map = optimizer.state();
+    const auto found = map.find(state_key<std::decay_t<decltype(map)>>(parameter.own()));
+    if (found == map.end()) return;
+    Fields::state(static_cast<const ParamState&>(*found->second), SaveField{state.tensors, parameter, prefix});
+  }
+
+  static void check(const OptimizedGroups& groups, const NamedValues& values) {
+    std::vector<std::string> problems;
+    const auto compare = [&](const std::string& name, const std::string& here) {
+      const Value* saved = values.find(name);
+      if (saved != nullptr && *saved == Value{here}) return;
+      problems.push_back(
+          compose("{} is {} here, and was {}", name, here, saved == nullptr ? "nothing" : saved->as<std::string>()));
+    };
+    compare("optimizer", std::string{Fields::name});
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      compare(group_prefix(group) + "parameters", shapes_of(groups[group]));
+    }
+    if (values.find(group_prefix(groups.size()) + "parameters") != nullptr) {
+      problems.push_back(compose("there are {} groups of parameters here, and were more", groups.size()));
+    }
+    refuse(problems);
+  }
+
+  static void refuse(const std::vector<std::string>& problems) {
+    if (problems.empty()) return;
+    throw ConfigError{
+        compose("the saved state of an optimizer does not fit it: {}. Nothing was changed. Make it with "
+                "the same parameters in the same groups as the one that was saved, or begin without it",
+                joined(problems, "; "))};
+  }
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/shared_weights.hpp
+// Keeps the weights of a model once for all ranks of the host, and cuts them into one piece per rank. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <tuple>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// One optimizer's parameters, where the ranks of a host share memory. Rank 0's weights become everybody's, in one copy
+// on each host; each rank has one piece of its host's to update. Two waits around each update keep anybody from reading
+// weights that are half new.
+class SharedWeights {
+ public:
+  // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
+  SharedWeights(Worker& worker, std::vector<at::Tensor> parameters);
+  SharedWeights(const SharedWeights&) = delete;
+  SharedWeights& operator=(const SharedWeights&) = delete;
+
+  // Whoever uses the model further has it to itself.
+  ~SharedWeights();
+
+  [[nodiscard]] static bool shareable(const at::Tensor& parameter);
+
+  // By parameter; of some this rank has no part.
+  [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
+  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
+
+  // Whether another host has the same weights and pieces, and tells of them.
+  [[nodiscard]] bool is_copy() const noexcept;
+
+  // Begins an update: from here to end_update() nobody reads the weights. The settings must be equal on all ranks.
+  void begin_update(const UpdateSettings& settings);
+  void end_update();
+
+ private:
+  static constexpr const char* no_room =
+      "prepare_optimizer: there is no room left in the memory that the ranks share, which is as large as what was left "
+      "when they started: give the job more (memory.max, ulimit -v)";
+
+  void refuse_other_owners() const;
+
+  [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const;
+
+  [[noreturn]] void refuse_mixed(const at::Tensor& parameter) const;
+
+  [[nodiscard]] std::string name_of(const at::Tensor& parameter) const;
+
+  void send_to_hosts();
+
+  // Threads hand over the tensor itself, which then lives as long as its last owner; processes its place.
+  void share();
+
+  // Moves a weight of the host's first rank to where all see it, if it is not there.
+  [[nodiscard]] std::uint64_t place_for_all(at::Tensor& parameter);
+
+  // Makes the weights of the host's first rank stay while others look at them, and returns the count of who does.
+  [[nodiscard]] std::atomic<std::uint32_t>* keep_for_others();
+
+  void cut();
+
+  Worker* worker_;
+  std::weak_ptr<GradientExchange> exchange_;
+  HostMemory* memory_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<const void*> addresses_;
+  std::atomic<std::uint32_t>* num_users_ =
+      nullptr;  // in the first rank's memory; among threads, which own weights, none
+  std::vector<std::shared_ptr<GradientPiece>> pieces_;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/prepare_model.hpp
+// Makes a model that all workers train together. Torch room.
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/utils.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+template <class M>
+concept IsModule = std::is_base_of_v<torch::nn::Module, M>;
+
+template <class H>
+concept IsModuleHolder = torch::detail::is_module_holder<H>::value;
+
+template <class T>
+struct IsModulePointer : std::false_type {};
+template <IsModule M>
+struct IsModulePointer<std::shared_ptr<M>> : std::true_type {};
+
+template <class T>
+concept IsModel = IsModule<T> || IsModuleHolder<T> || IsModulePointer<T>::value;
+
+// Asked only of what is no model itself: a Sequential can be called as well, with anything.
+template <class F>
+concept IsModelFactory = !IsModel<F> && std::is_invocable_v<F&> && IsModel<std::decay_t<std::invoke_result_t<F&>>>;
+
+// What prepare_model() hands back: holders and pointers as they are, a module by value behind a pointer.
+template <class T>
+[[nodiscard]] auto held(T&& model) {
+  using M = std::decay_t<T>;
+  if constexpr (IsModule<M>) {
+    return std::make_shared<M>(std::forward<T>(model));
+  } else {
+    return M(std::forward<T>(model));
+  }
+}
+
+template <class T>
+[[nodiscard]] torch::nn::Module& module_of(const Worker& worker, const T& model) {
+  torch::nn::Module* module = nullptr;
+  if constexpr (IsModuleHolder<T>) {
+    if (!model.is_empty()) module = model.ptr().get();
+  } else {
+    module = model.get();
+  }
+  if (module != nullptr) return *module;
+  throw ConfigError{
+      compose("prepare_model on rank {}/{} was given an empty model: give a module that has been built, "
+              "not nullptr",
+              worker.rank(), worker.world_size())};
+}
+
+// What one worker knows about its models.
+struct Models {
+  static constexpr std::string_view extension_name = "torch.models";
+  std::uint64_t built = 0;  // by factories, so that two models of one kind do not start with the same weights
+  std::vector<std::int64_t> processes{};  // the process of each rank
+
+  // How many ranks of lower number live in this worker's process, and how many the fullest process has.
+  [[nodiscard]] std::pair<int, int> turns(int rank) const;
+};
+
+[[nodiscard]] Models& models_of(Worker& worker);
+
+// Runs the factory with the run's seed. LibTorch has one generator per process, so threads build one after another;
+// afterwards each process draws numbers of its own, or dropout would hide the same units on every rank.
+template <class Factory>
+[[nodiscard]] auto build(Worker& worker, Factory& factory) {
+  Models& models = models_of(worker);
+  const std::uint64_t use = models.built++;
+  const std::uint64_t seed = use == 0 ? worker.seed() : derive_seed(worker.seed(), use);
+  const auto [my_turn, turns] = models.turns(worker.rank());
+  for (int turn = 0; turn < my_turn; ++turn) worker.barrier();
+  torch::manual_seed(seed);
+  auto model = held(factory());
+  // Also until the last one is through: whoever goes on seeds the generator anew.
+  for (int turn = my_turn; turns > 1 && turn < turns; ++turn) worker.barrier();
+  return model;
+}
+
+void seed_apart(Worker& worker);
+
+}  // namespace detail
+
+/// Makes a model that all workers train together: weights and buffers become rank 0's, and from then on every
+/// backward() leaves in every .grad the mean over the global batch, equal on all ranks.
+///
+/// source is a factory that returns a std::shared_ptr<Net>, a holder made by TORCH_MODULE (or a Sequential), or a Net;
+/// or such a model itself. What it returns is returned, a Net behind a std::shared_ptr. A factory runs with
+/// worker.seed() set, so the weights are a function of the run's seed; workers that are threads need one.
+///
+/// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
+/// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
+/// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
+/// Not averaged: what torch::autograd::grad() returns, buffers unless ModelOptions::buffers says so, and what
+/// a model has not registered (replica_difference() finds that). torch's
+/// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,
+/// extend and replace parts of a model before the call, or call again with the model right afterwards. Cost: per
+/// backward pass one small exchange and one as large as the gradients. Throws: ConfigError on every rank if the ranks'
+/// models differ in names, shapes, types or frozen parameters, or are one object. Example: auto net =
+/// ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+template <class Source>
+[[nodiscard]] auto prepare_model(Worker& worker, Source&& source, const ModelOptions& options = {}) {
+  using Plain = std::decay_t<Source>;
+  static_assert(detail::IsModel<Plain> || detail::IsModelFactory<Plain>,
+                "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
+                "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
+  if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
+    static_cast<void>(device(worker));  // makes it the current one before a factory runs
+    detail::check_libtorch_knows_gpus(worker);
+    if (options.memory_pool) detail::bind_pool(worker);
+    const auto& exchange = detail::gradient_exchange_of(worker);
+    exchange->drop_ended_models();
+    auto model = [&] {
+      if constexpr (detail::IsModel<Plain>) {
+        return detail::held(std::forward<Source>(source));
+      } else {
+        return detail::build(worker, source);
+      }
+    }();
+    detail::seed_apart(worker);
+    const torch::nn::Module& module = detail::module_of(worker, model);
+    const auto tensors = detail::tensors_of(module);
+    detail::check_places(worker, tensors);
+    detail::make_equal(worker, tensors);
+    for (const auto& named : tensors) {
+      if (named.is_parameter && named.tensor.defined()) {
+        detail::GradientExchange::add(exchange, named.name, named.tensor);
+      }
+    }
+    exchange->watch(module);
+    exchange->set_options(options);
+    return model;
+  }
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/prepare_optimizer.hpp
+// Optimizers whose work and state are divided among the ranks of each host. Torch room.
+
+#include <ATen/OpMathType.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/optim/optimizer.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how a prepared optimizer works.
+struct PreparedOptimizerOptions {
+  /// Keeps, of each weight in bf16 or f16, a copy in f32, which is what is updated, and writes it back rounded: updates
+  /// that are smaller than the last bit of such a weight add up instead of being lost. Their gradients reach the
+  /// optimizer in f32, as the sum of the ranks. The copies are divided among the ranks as the optimizer's state is, and
+  /// saved with it. Weights in other types are updated as they are.
+  bool master_weights = false;
+};
+
+/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks of a host share memory the weights
+/// exist once for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after
+/// backward() the .grad of these parameters is undefined, since no rank has all of the mean. Several hosts, of equally
+/// many ranks, have one copy each, with the optimizer's state once per host. Elsewhere it is the optimizer that it is
+/// made of.
+///
+/// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
+/// must write them does so on the first rank of each host, between two barriers.
+template <detail::ElementwiseOptimizer X>
+class PreparedOptimizer {
+ public:
+  PreparedOptimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                    const typename detail::OptimizerFields<X>::Options& defaults,
+                    const PreparedOptimizerOptions& options = {})
+      : worker_(&worker), parameters_(detail::parameters_of(groups)) {
+    for (auto& group : parameters_) {
+      for (detail::OptimizedTensor& one : group) one.has_master = options.master_weights && detail::is_half(one.whole);
+    }
+    std::vector<at::Tensor> shared;
+    const bool can_share = detail::gradient_exchange_of(worker)->can_share_weights();
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) {
+        const at::Tensor& parameter = one.whole;
+        check(parameter);
+        if (!can_share || !parameter.requires_grad() || !detail::SharedWeights::shareable(parameter)) continue;
+        shared.push_back(parameter);
+      }
+    }
+    compare_with_other_ranks(groups, defaults);  // whose pieces must be of the same weights
+    if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
+    std::vector<torch::optim::OptimizerParamGroup> own;
+    for (std::size_t index = 0; index < groups.size(); ++index) {
+      auto tensors = own_tensors(parameters_[index]);
+      own.push_back(groups[index].has_options()
+                        ? torch::optim::OptimizerParamGroup(std::move(tensors), groups[index].options().clone())
+                        : torch::optim::OptimizerParamGroup(std::move(tensors)));
+    }
+    inner_ = std::make_unique<X>(std::move(own), defaults);
+  }
+
+  /// Makes all gradients undefined: also where LibTorch would fill them with zeros, which still move momentum.
+  void zero_grad() {
+    for (auto& group : inner_->param_groups()) {
+      for (at::Tensor& tensor : group.params()) tensor.mutable_grad().reset();
+    }
+    for (const auto& [weights, master] : masters_) weights.mutable_grad().reset();
+    if (shared_ == nullptr) return;
+    for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
+  }
+
+  /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
+  /// written. Throws: ConfigError if such ranks differ in their options, such as learning rates, if weights have been
+  /// replaced, or if micro-batches of the step are still to come. Where each rank or host has weights of its own, the
+  /// next backward() throws it for the options, and for ranks that have left out an update.
+  void step() {
+    check_complete("optimizer.step()");
+    detail::refuse_scaled(*worker_, inner_.get(), "optimizer.step()");
+    detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
+    auto& updates = worker_->extension<detail::UpdateDigest>();
+    updates.add(detail::UpdateSettings::of(*inner_));
+    if (shared_ == nullptr) {
+      clock.enter(detail::StepClock::Part::optimizer);
+      update();
+      clock.enter(detail::StepClock::Part::compute);
+      return;
+    }
+    clock.enter(detail::StepClock::Part::wait);
+    shared_->begin_update(updates.last);
+    clock.enter(detail::StepClock::Part::optimizer);
+    update();
+    clock.enter(detail::StepClock::Part::wait);
+    shared_->end_update();
+    clock.enter(detail::StepClock::Part::compute);
+  }
+
+  /// Scales all gradients so that their common norm is max_norm at most, and returns what it was. A collective.
+  /// Cost: one pass over this rank's pieces and one small all-reduce. Throws: ConfigError on all ranks if they give
+  /// other norms (where each rank has weights of its own, from the next backward()), or if micro-batches of the step
+  /// are still to come.
+  double clip_grad_norm_(double max_norm) {
+    check_complete("clip_grad_norm_()");
+    detail::refuse_scaled(*worker_, inner_.get(), "clip_grad_norm_()");
+    const at::NoGradGuard no_grad;
+    take_gradients();
+    double square = 0;
+    const auto add = [&square](const at::Tensor& gradient) {
+      // In the type of a half tensor the norm itself would overflow.
+      const at::Tensor numbers = detail::as_real(gradient);
+      const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
+      square += norm * norm;
+    };
+    // Of pieces that several hosts have alike, those of the first host count.
+    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](const at::Tensor& piece) { add(piece.grad()); });
+    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](const at::Tensor& whole) { add(whole.grad()); });
+    if (shared_ != nullptr) {
+      square = sum_of_squares(square, max_norm);
+    } else {
+      worker_->extension<detail::UpdateDigest>().add_clipping(max_norm);
+    }
+    const double norm = std::sqrt(square);
+    const double factor = max_norm / (norm + 1e-6);
+    if (!(factor >= 1)) scale_gradients_(factor);
+    return norm;
+  }
+
+  /// Multiplies all gradients with a factor, which is the same on all ranks. Not a collective. Cost: one pass over this
+  /// rank's pieces. Throws: ConfigError if micro-batches of the step are still to come.
+  void scale_gradients_(double factor) {
+    check_complete("scale_gradients_()");
+    const at::NoGradGuard no_grad;
+    take_gradients();
+    const auto scale = [factor](const at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
+    for_each_piece(scale);
+    for_each_whole(scale);
+  }
+
+  /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
+  /// collective, and not for every step. Cost: one all-reduce of all of them. Throws: ConfigError if micro-batches of
+  /// the step are still to come.
+  [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
+    check_complete("full_gradients()");
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> gradients;
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) {
+        const bool is_taken = !one.piece && one.has_master && !one.whole.grad().defined();
+        gradients.push_back(one.piece ? full_gradient(one.whole, *one.piece)
+                                      : (is_taken ? one.master : one.whole).grad());
+      }
+    }
+    return gradients;
+  }
+
+  /// The optimizer of this rank's pieces, whose options may be changed, on all ranks alike: by a scheduler, for one.
+  [[nodiscard]] X& inner() noexcept { return *inner_; }
+  /// For torch::optim::StepLR{optimizer, ...} and the like.
+  operator torch::optim::Optimizer&() noexcept { return *inner_; }
+  [[nodiscard]] std::vector<torch::optim::OptimizerParamGroup>& param_groups() noexcept {
+    return inner_->param_groups();
+  }
+  /// Returns what the ranks remember of the parameters, each of its pieces, and the options of each group as they are
+  /// now. An optimizer on any number of ranks, or one of LibTorch alone, can go on from it.
+  [[nodiscard]] State state() const { return detail::OptimizerState<X>::take(*inner_, parameters_); }
+  /// Takes this rank's pieces out of a saved state. Throws: ConfigError that names what differs if the optimizer has
+  /// other parameters or is another one; nothing is changed then.
+  void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
+
+  /// Whether the ranks of a host share the weights, and each updates its piece.
+  [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
+
+ private:
+  void check(const at::Tensor& parameter) const {
+    detail::GradientSlot* slot = detail::gradient_exchange_of(*worker_)->find(parameter);
+    if (slot == nullptr) {
+      throw ConfigError{detail::compose(
+          "prepare_optimizer on rank {}/{}: a parameter {} is of no prepared model, so its gradients would not be "
+          "averaged: call prepare_model() first",
+          worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
+    }
+    if (slot->piece.expired()) return;
+    throw ConfigError{detail::compose(
+        "prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
+        "one end first",
+        worker_->rank(), worker_->world_size(), slot->name)};
+  }
+
+  void check_complete(std::string_view call) const {
+    const auto& exchange = detail::gradient_exchange_of(*worker_);
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) exchange->check_complete(one.whole, call);
+    }
+  }
+
+  // Of all ranks, which must clip to the same norm. Ranks are alike where the sum of squares of a digest is least.
+  [[nodiscard]] double sum_of_squares(double own, double max_norm) const {
+    const auto digest =
+        static_cast<double>(detail::short_digest(detail::digest_of(std::as_bytes(std::span{&max_norm, 1}))));
+    double sums[3] = {own, digest, digest * digest};
+    worker_->all_reduce(buffer_of(sums), ReduceOp::sum);
+    if (sums[2] * worker_->world_size() == sums[1] * sums[1]) return sums[0];
+    std::size_t rank = 1;
+    const auto norms = detail::gather_values<double>(*worker_, {max_norm});
+    while (rank + 1 < norms.size() && norms[rank] == norms[0]) ++rank;
+    throw ConfigError{
+        detail::compose("clip_grad_norm_() on rank {}/{}: max_norm is {} on rank {} and {} on rank 0: give the same on "
+                        "every rank",
+                        worker_->rank(), worker_->world_size(), norms[rank], rank, norms[0])};
+  }
+
+  void compare_with_other_ranks(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                const typename detail::OptimizerFields<X>::Options& defaults) const {
+    if (worker_->world_size() == 1) return;
+    std::string mine;
+    for (std::size_t group = 0; group < parameters_.size(); ++group) {
+      for (const detail::OptimizedTensor& one : parameters_[group]) {
+        const std::string& name = detail::gradient_exchange_of(*worker_)->find(one.whole)->name;
+        mine += detail::compose("{} of group {}{}\n", detail::describe({.name = name, .tensor = one.whole}), group,
+                                one.has_master ? ", with a master copy" : "");
+      }
+    }
+    detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
+    detail::UpdateSettings settings = detail::UpdateSettings::of_none<X>();
+    for (const auto& group : groups) settings.add<X>(group.has_options() ? group.options() : defaults);
+    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, settings.text());
+    const std::string difference = detail::difference_of_settings(texts);
+    if (difference.empty()) return;
+    throw ConfigError{detail::compose(
+        "prepare_optimizer on rank {}/{}: the ranks give other optimizers, or other options: {}. Give the same on "
+        "every rank",
+        worker_->rank(), worker_->world_size(), difference)};
+  }
+
+  [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
+    const bool is_here = !piece.is_copy && !piece.is_empty() && piece.updated().grad().defined();
+    at::Tensor full = at::zeros_like(parameter.detach());
+    if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.updated().grad());
+    std::int32_t num_here = is_here ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
+    if (num_here == 0) return {};
+    const at::Tensor flat = full.as_strided({full.numel()}, {1});
+    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    return full;
+  }
+
+  // Finds the pieces of a group's parameters, and returns what this rank updates of them.
+  [[nodiscard]] std::vector<at::Tensor> own_tensors(std::vector<detail::OptimizedTensor>& parameters) {
+    std::vector<at::Tensor> tensors;
+    for (detail::OptimizedTensor& parameter : parameters) {
+      parameter.piece = detail::gradient_exchange_of(*worker_)->find(parameter.whole)->piece.lock();
+      if (parameter.has_master && parameter.own().defined()) {
+        const at::Tensor& weights = parameter.own();
+        at::Tensor master = weights.detach().to(at::ScalarType::Float);
+        masters_.emplace_back(weights, master);
+        (parameter.piece ? parameter.piece->master : parameter.master) = std::move(master);
+      }
+      if (!parameter.own().defined()) continue;
+      tensors.push_back(parameter.own());
+      if (!parameter.piece) whole_.push_back(parameter.own());
+    }
+    return tensors;
+  }
+
+  // Gives the gradients of weights that every rank has whole to their copies in f32.
+  void take_gradients() const {
+    for (const auto& [weights, master] : masters_) {
+      at::Tensor& gradient = weights.mutable_grad();
+      if (!gradient.defined()) continue;
+      at::Tensor& taken = master.mutable_grad();
+      taken = taken.defined() ? taken.add_(gradient) : gradient.to(at::ScalarType::Float);
+      gradient.reset();
+    }
+  }
+
+  void update() {
+    const at::NoGradGuard no_grad;
+    take_gradients();
+    for (const auto& [weights, master] : masters_) detail::follow_weights(master, weights);
+    inner_->step();
+    for (const auto& [weights, master] : masters_) weights.copy_(master);
+    detail::forget_casts();
+  }
+
+  template <class Visit>
+  void for_each_piece(const Visit& visit) {
+    if (shared_ == nullptr) return;
+    for (const auto& piece : shared_->pieces()) {
+      if (!piece->is_empty() && piece->updated().grad().defined()) visit(piece->updated());
+    }
+  }
+  template <class Visit>
+  void for_each_whole(const Visit& visit) {
+    for (const at::Tensor& whole : whole_) {
+      if (whole.grad().defined()) visit(whole);
+    }
+  }
+
+  Worker* worker_;
+  detail::OptimizedGroups parameters_;
+  std::vector<at::Tensor> whole_{};  // what every rank updates by itself
+  std::unique_ptr<detail::SharedWeights> shared_{};
+  std::unique_ptr<X> inner_{};
+  std::vector<std::pair<at::Tensor, at::Tensor>> masters_{};  // weights and their copies in f32
+};
+
+/// Makes an optimizer for groups of parameters with options of their own; see below.
+template <class X, class Options>
+[[nodiscard]] auto prepare_optimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                     const Options& defaults, const PreparedOptimizerOptions& prepared = {}) {
+  static_assert(
+      detail::ElementwiseOptimizer<X>,
+      "prepare_optimizer<X>: X must be torch::optim::SGD, Adam, AdamW, Adagrad or RMSprop. LBFGS looks at all "
+      "parameters at once and calls the loss several times in a step, so it cannot be divided among ranks: "
+      "use it as it is, with prepare_model() alone and a closure that returns the loss of all ranks "
+      "(worker.mean()), by which they all decide alike.");
+  if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults, prepared};
+}
+
+/// Makes an optimizer for a prepared model; see PreparedOptimizer. X is SGD, Adam, AdamW, Adagrad or RMSprop. Every
+/// rank calls it, after prepare_model(), and drops it before the training function ends. Throws: ConfigError if a
+/// parameter is of no prepared model, or shares its memory with another tensor, or if ranks that share weights give
+/// other ones. Example: auto optimizer =
+/// ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
+template <class X, class Model, class Options>
+requires(detail::IsModel<Model>)
+    [[nodiscard]] auto prepare_optimizer(Worker& worker, const Model& model, const Options& options,
+                                         const PreparedOptimizerOptions& prepared = {}) {
+  const std::vector<torch::optim::OptimizerParamGroup> groups{
+      torch::optim::OptimizerParamGroup(detail::module_of(worker, model).parameters())};
+  return prepare_optimizer<X>(worker, groups, options, prepared);
+}
+
+/// Scales the gradients of an optimizer so that their common norm is max_norm at most; returns what it was.
+template <detail::ElementwiseOptimizer X>
+double clip_grad_norm_(PreparedOptimizer<X>& optimizer, double max_norm) {
+  return optimizer.clip_grad_norm_(max_norm);
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/grad_scaler.hpp
+// Scales losses so that gradients in f16 are neither lost nor overflow. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <c10/core/GradMode.h>
+#include <torch/optim/optimizer.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how a GradScaler finds its scale. Equal on all ranks.
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;     ///< of the scale, after growth_interval steps in a row without an overflow
+  double backoff_factor = 0.5;  ///< of the scale, after an overflow on any rank
+  std::int64_t growth_interval = 2000;
+  /// So many steps in a row that are left out are no longer taken for overflows; nor is a scale that falls below 1.
+  std::int64_t most_skipped = 20;
+  /// false: changes nothing, so that the same loop trains in bf16 or f32.
+  bool enabled = true;
+};
+
+/// Multiplies losses with a scale, so that their gradients in f16 do not vanish, and divides the gradients by it before
+/// they are used. A step that overflows on any rank is left out on all of them, and the scale becomes smaller; after
+/// enough steps without one it grows.
+///
+/// Which step that is, all ranks learn with the exchange of gradients that they make anyway, so that scales are equal
+/// everywhere. Gradients that are not finite are what this expects, and ModelOptions::non_finite means: `skip` and
+/// `stop` drop such gradients and put running statistics back, `allow` leaves the gradients as they are; step() leaves
+/// the update out each time. Where that goes on (GradScalerOptions::most_skipped), `stop` has update() throw on all
+/// ranks; otherwise Result::warnings() tells of it.
+///
+/// Every rank makes one and calls the same functions in the same order, once in a step, after its last micro-batch:
+/// scale(loss).backward(), then unscale_(optimizer) if the gradients are clipped or looked at, then step(optimizer),
+/// and after all optimizers update(). All losses of a step are scaled. A part of the TrainState; made after
+/// prepare_model(), and must not outlive the training function. What a PowerSgdHook has not sent yet is at the scale of
+/// its step. Throws: ConfigError if an option makes no sense, if the worker has another GradScaler, or if calls are
+/// missing or come twice.
+/// Example: scaler.scale(loss).backward(); scaler.unscale_(optimizer); ry::clip_grad_norm_(optimizer, 1.0);
+/// scaler.step(optimizer); scaler.update();
+class GradScaler {
+ public:
+  explicit GradScaler(Worker& worker, const GradScalerOptions& options = {});
+
+  GradScaler(const GradScaler&) = delete;
+  GradScaler& operator=(const GradScaler&) = delete;
+
+  /// Returns the loss times the scale, in f32 at least.
+  [[nodiscard]] at::Tensor scale(const at::Tensor& loss);
+  /// Returns the scale; 1 if it is not enabled.
+  [[nodiscard]] double scale() const noexcept;
+
+  /// Divides the gradients of an optimizer by the scale, so that they can be clipped or looked at; step() does it
+  /// otherwise. Cost: one pass over them; of a prepared optimizer over this rank's pieces.
+  template <class X>
+  void unscale_(PreparedOptimizer<X>& optimizer) {
+    if (!is_enabled()) return;
+    begin_unscale(&optimizer.inner(), "unscale_()");
+    refuse_half(optimizer.param_groups());
+    if (!scaling_->is_overflow) optimizer.scale_gradients_(1 / scale_);
+    scaling_->unscaled.push_back(&optimizer.inner());
+  }
+  void unscale_(torch::optim::Optimizer& optimizer);
+
+  /// Updates the weights, unless a gradient of the step has overflowed on any rank. Returns whether it has, on all
+  /// ranks alike.
+  template <class X>
+  bool step(PreparedOptimizer<X>& optimizer) {
+    return step_by(optimizer, &optimizer.inner());
+  }
+  bool step(torch::optim::Optimizer& optimizer);
+
+  /// Makes the scale that of the next step. Throws: ConfigError if no optimizer has made its step; DataError on all
+  /// ranks if ModelOptions::non_finite is `stop` and what goes on is no overflow.
+  void update();
+
+  [[nodiscard]] bool is_enabled() const noexcept { return scaling_ != nullptr; }
+
+  [[nodiscard]] State state() const;
+  void load_state(const State& state);
+
+ private:
+  void check_options() const;
+
+  [[noreturn]] void refuse(std::string_view call, std::string_view why) const;
+
+  void begin_unscale(const void* optimizer, std::string_view call) const;
+
+  template <class Optimizer>
+  bool step_by(Optimizer& optimizer, const void* key) {
+    if (!is_enabled()) {
+      optimizer.step();
+      return true;
+    }
+    if (!detail::LossScaling::has(scaling_->unscaled, key)) unscale_(optimizer);
+    if (detail::LossScaling::has(scaling_->stepped, key)) {
+      refuse("step()", "the optimizer has made its step since the last update()");
+    }
+    scaling_->stepped.push_back(key);
+    if (scaling_->is_overflow) return false;
+    optimizer.step();
+    detail::forget_casts();
+    return true;
+  }
+
+  // What the division by the scale leaves would be too small for the type.
+  void refuse_half(const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
+
+  // Each once: C++ modules list tied parameters twice.
+  [[nodiscard]] std::vector<at::Tensor> gradients_of(torch::optim::Optimizer& optimizer) const;
+
+  // The ranks compare it with their next gradients.
+  void tell_scale() const;
+
+  void tell_if_no_overflow(double before);
+
+  Worker* worker_;
+  GradScalerOptions options_;
+  double scale_;
+  std::int64_t num_good_ = 0;     // steps in a row without an overflow, since the scale has changed
+  std::int64_t num_skipped_ = 0;  // steps in a row with one
+  bool has_told_ = false;
+  std::shared_ptr<detail::LossScaling> scaling_;
+};
 
 }  // namespace railyard::inline v0_1
 
@@ -22712,804 +24107,126 @@ template <class D>
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/prepare_model.hpp
-// Makes a model that all workers train together. Torch room.
+// ---- railyard/torch/detail/replay.hpp
+// Puts a thread back to where it was when something was computed, to compute it anew. Torch room.
 
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
-#include <torch/utils.h>
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <c10/core/Device.h>
 
 namespace railyard::inline v0_1 {
 
 namespace detail {
 
-template <class M>
-concept IsModule = std::is_base_of_v<torch::nn::Module, M>;
+// Autocasting on CPUs and GPUs, and whether it keeps the casts of weights.
+struct AutocastState {
+  AutocastSettings cpu = AutocastSettings::of(at::DeviceType::CPU);
+  AutocastSettings cuda = AutocastSettings::of(at::DeviceType::CUDA);
+  bool keeps_casts = at::autocast::is_autocast_cache_enabled();
 
-template <class H>
-concept IsModuleHolder = torch::detail::is_module_holder<H>::value;
-
-template <class T>
-struct IsModulePointer : std::false_type {};
-template <IsModule M>
-struct IsModulePointer<std::shared_ptr<M>> : std::true_type {};
-
-template <class T>
-concept IsModel = IsModule<T> || IsModuleHolder<T> || IsModulePointer<T>::value;
-
-// Asked only of what is no model itself: a Sequential can be called as well, with anything.
-template <class F>
-concept IsModelFactory = !IsModel<F> && std::is_invocable_v<F&> && IsModel<std::decay_t<std::invoke_result_t<F&>>>;
-
-// What prepare_model() hands back: holders and pointers as they are, a module by value behind a pointer.
-template <class T>
-[[nodiscard]] auto held(T&& model) {
-  using M = std::decay_t<T>;
-  if constexpr (IsModule<M>) {
-    return std::make_shared<M>(std::forward<T>(model));
-  } else {
-    return M(std::forward<T>(model));
-  }
-}
-
-template <class T>
-[[nodiscard]] torch::nn::Module& module_of(const Worker& worker, const T& model) {
-  torch::nn::Module* module = nullptr;
-  if constexpr (IsModuleHolder<T>) {
-    if (!model.is_empty()) module = model.ptr().get();
-  } else {
-    module = model.get();
-  }
-  if (module != nullptr) return *module;
-  throw ConfigError{
-      compose("prepare_model on rank {}/{} was given an empty model: give a module that has been built, "
-              "not nullptr",
-              worker.rank(), worker.world_size())};
-}
-
-// What one worker knows about its models.
-struct Models {
-  static constexpr std::string_view extension_name = "torch.models";
-  std::uint64_t built = 0;  // by factories, so that two models of one kind do not start with the same weights
-  std::vector<std::int64_t> processes{};  // the process of each rank
-
-  // How many ranks of lower number live in this worker's process, and how many the fullest process has.
-  [[nodiscard]] std::pair<int, int> turns(int rank) const;
+  [[nodiscard]] bool is_enabled() const noexcept;
+  void apply() const;
 };
 
-[[nodiscard]] Models& models_of(Worker& worker);
+// The random numbers that a computation has drawn: of the default generator on CPUs, and those of the given GPUs.
+class DrawnNumbers {
+  struct Drawn {
+    at::Device device;
+    at::Tensor before{};
+    at::Tensor after{};
+  };
 
-// Runs the factory with the run's seed. LibTorch has one generator per process, so threads build one after another;
-// afterwards each process draws numbers of its own, or dropout would hide the same units on every rank.
-template <class Factory>
-[[nodiscard]] auto build(Worker& worker, Factory& factory) {
-  Models& models = models_of(worker);
-  const std::uint64_t use = models.built++;
-  const std::uint64_t seed = use == 0 ? worker.seed() : derive_seed(worker.seed(), use);
-  const auto [my_turn, turns] = models.turns(worker.rank());
-  for (int turn = 0; turn < my_turn; ++turn) worker.barrier();
-  torch::manual_seed(seed);
-  auto model = held(factory());
-  // Also until the last one is through: whoever goes on seeds the generator anew.
-  for (int turn = my_turn; turns > 1 && turn < turns; ++turn) worker.barrier();
-  return model;
-}
+ public:
+  // Called before the computation.
+  void begin(const std::vector<at::Tensor>& inputs);
+  // Called after it. What has drawn nothing need not be replayed.
+  void end();
 
-void seed_apart(Worker& worker);
+  // Draws the same once more, for as long as it lives.
+  class Replay {
+   public:
+    explicit Replay(const DrawnNumbers& numbers);
+    Replay(const Replay&) = delete;
+    Replay& operator=(const Replay&) = delete;
+    ~Replay();
+
+    // Throws: ConfigError if what was drawn are other numbers. A computation that draws none may have seen another
+    // thread draw.
+    void check() const;
+
+   private:
+    const std::vector<Drawn>* drawn_;
+    std::vector<at::Tensor> now_;
+  };
+
+ private:
+  void add(at::Device device);
+
+  [[nodiscard]] static at::Tensor state_of(at::Device device);
+  static void set(at::Device device, const at::Tensor& state);
+
+  std::vector<Drawn> drawn_;
+};
 
 }  // namespace detail
 
-/// Makes a model that all workers train together: weights and buffers become rank 0's, and from then on every
-/// backward() leaves in every .grad the mean over the global batch, equal on all ranks.
-///
-/// source is a factory that returns a std::shared_ptr<Net>, a holder made by TORCH_MODULE (or a Sequential), or a Net;
-/// or such a model itself. What it returns is returned, a Net behind a std::shared_ptr. A factory runs with
-/// worker.seed() set, so the weights are a function of the run's seed; workers that are threads need one.
-///
-/// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
-/// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
-/// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
-/// Not averaged: what torch::autograd::grad() returns, buffers unless ModelOptions::buffers says so, and what
-/// a model has not registered (replica_difference() finds that). torch's
-/// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,
-/// extend and replace parts of a model before the call, or call again with the model right afterwards. Cost: per
-/// backward pass one small exchange and one as large as the gradients. Throws: ConfigError on every rank if the ranks'
-/// models differ in names, shapes, types or frozen parameters, or are one object. Example: auto net =
-/// ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
-template <class Source>
-[[nodiscard]] auto prepare_model(Worker& worker, Source&& source, const ModelOptions& options = {}) {
-  using Plain = std::decay_t<Source>;
-  static_assert(detail::IsModel<Plain> || detail::IsModelFactory<Plain>,
-                "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
-                "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
-  if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
-    static_cast<void>(device(worker));  // makes it the current one before a factory runs
-    detail::check_libtorch_knows_gpus(worker);
-    if (options.memory_pool) detail::bind_pool(worker);
-    const auto& exchange = detail::gradient_exchange_of(worker);
-    exchange->drop_ended_models();
-    auto model = [&] {
-      if constexpr (detail::IsModel<Plain>) {
-        return detail::held(std::forward<Source>(source));
-      } else {
-        return detail::build(worker, source);
-      }
-    }();
-    detail::seed_apart(worker);
-    const torch::nn::Module& module = detail::module_of(worker, model);
-    const auto tensors = detail::tensors_of(module);
-    for (const auto& named : tensors) {
-      if (named.tensor.defined()) detail::check_place(worker, named.name, named.tensor.device());
-    }
-    detail::make_equal(worker, tensors);
-    for (const auto& named : tensors) {
-      if (named.is_parameter && named.tensor.defined()) {
-        detail::GradientExchange::add(exchange, named.name, named.tensor);
-      }
-    }
-    exchange->watch(module);
-    exchange->set_options(options);
-    return model;
-  }
-}
-
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/optimizer_state.hpp
-// Saves the state of LibTorch's optimizers and puts it back, whole or in the pieces of ranks. Torch room.
+// ---- railyard/torch/detail/recompute_function.hpp
+// Computes something without keeping what its backward pass needs, and anew in that. Torch room.
+
+#include <ATen/core/ivalue.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Optional.h>
-#include <torch/optim/optimizer.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// A parameter of an optimizer.
-struct OptimizedTensor {
-  at::Tensor whole{};
-  std::shared_ptr<GradientPiece> piece{};  // where ranks share the work; otherwise each of them does all of it
+// What is computed twice. Undefined inputs are none for LibTorch, so it is told of the others alone.
+struct RecomputedSegment : torch::CustomClassHolder {
+  using Tensors = torch::autograd::variable_list;
 
-  // What this rank's optimizer updates; undefined if it is nothing.
-  [[nodiscard]] const at::Tensor& own() const noexcept;
-};
-using OptimizedGroups = std::vector<std::vector<OptimizedTensor>>;
+  std::function<Tensors(const Tensors& inputs)> compute{};
+  std::vector<std::weak_ptr<const torch::nn::Module>> modules{};  // whose running statistics move once
+  std::vector<bool> is_defined{};                                 // by input
+  std::vector<std::string> shapes{};                              // of the outputs
+  AutocastState autocast{};
+  DrawnNumbers numbers{};
 
-// The parameters of an optimizer, each once: C++ modules list tied ones twice.
-[[nodiscard]] OptimizedGroups parameters_of(const std::vector<torch::optim::OptimizerParamGroup>& groups);
-
-// How LibTorch finds the state of a tensor: by its address, which releases before 2.1 write out.
-template <class Map>
-[[nodiscard]] typename Map::key_type state_key(const at::Tensor& tensor) {
-  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
-    std::ostringstream text;
-    text << tensor.unsafeGetTensorImpl();
-    return text.str();
-  } else {
-    return tensor.unsafeGetTensorImpl();
-  }
-}
-
-[[nodiscard]] std::string group_prefix(std::size_t group);
-[[nodiscard]] std::string state_prefix(std::size_t group, std::size_t index);
-[[nodiscard]] std::string shapes_of(const std::vector<OptimizedTensor>& parameters);
-
-// Saves the fields of a group's options.
-struct SaveOption {
-  NamedValues& values;
-  const std::string& prefix;
-
-  template <class T>
-  void operator()(std::string_view name, const T& field) const {
-    values.set(prefix + std::string{name}, field);
-  }
-  template <class T>
-  void operator()(std::string_view name, const c10::optional<T>& field) const {
-    if (field) (*this)(name, *field);
-  }
+  // known: those that are defined.
+  [[nodiscard]] Tensors run(at::TensorList known) const;
 };
 
-// Saves the fields of a parameter's state. Numbers are tensors too: of a piece only its ranks know them.
-struct SaveField {
-  std::vector<StateTensor>& tensors;
-  const OptimizedTensor& parameter;
-  std::string prefix;
-
-  void operator()(std::string_view name, const at::Tensor& field) const;
-  void operator()(std::string_view name, const std::deque<at::Tensor>& fields) const;
-  template <class T>
-  requires std::is_arithmetic_v<T>
-  void operator()(std::string_view name, const T& field) const {
-    if (parameter.piece && parameter.piece->begin > 0) return;  // the rank with the first element says it for all
-    tensors.push_back({.name = prefix + std::string{name},
-                       .dtype = dtype_of<T>,
-                       .read = [field](std::int64_t begin, std::int64_t end,
-                                       std::byte* to) { std::memcpy(to, &field, begin < end ? sizeof field : 0); },
-                       .is_piece = parameter.piece != nullptr,
-                       .begin = 0,
-                       .end = 1});
-  }
-};
-
-// Reads the fields of a group's options.
-struct LoadOption {
-  const NamedValues& values;
-  const std::string& prefix;
-
-  template <class T>
-  void operator()(std::string_view name, T& field) const {
-    const Value& value = values.at(prefix + std::string{name});
-    if constexpr (std::is_same_v<T, double>) {
-      field = value.number();
-    } else {
-      field = value.as<T>();
-    }
-  }
-  template <class T>
-  void operator()(std::string_view name, c10::optional<T>& field) const {
-    field.reset();
-    if (values.find(prefix + std::string{name}) == nullptr) return;
-    T value{};
-    (*this)(name, value);
-    field = std::move(value);
-  }
-};
-
-// Reads the fields of a parameter's state.
-struct LoadField {
-  UnreadTensors& saved;
-  std::vector<std::string>& problems;
-  const NamedValues& values;
-  const OptimizedTensor& parameter;
-  std::string prefix;
-  bool is_elementwise;
-  bool& found;
-
-  void operator()(std::string_view name, at::Tensor& field) const;
-  void operator()(std::string_view name, std::deque<at::Tensor>& fields) const;
-  template <class T>
-  requires std::is_arithmetic_v<T>
-  void operator()(std::string_view name, T& field) const {
-    const StateTensor* state = saved.take(prefix + std::string{name});
-    if (state == nullptr) return;
-    found = true;
-    if (state->dtype == dtype_of<T> && state->shape.empty()) {
-      state->read(0, 1, reinterpret_cast<std::byte*>(&field));
-    } else {
-      problems.push_back(compose("\"{}\" is {} and must be one number, {}", state->name, saved_rows(*state).text(),
-                                 name_of(dtype_of<T>)));
-    }
-  }
-
- private:
-  void read(const SavedTensor& tensor, const at::Tensor& field) const;
-
-  [[nodiscard]] SavedTensor in_order(const StateTensor& state) const;
-};
-
-template <KnownOptimizer X>
-class OptimizerState {
-  using Fields = OptimizerFields<X>;
-  using Options = typename Fields::Options;
-  using ParamState = typename Fields::ParamState;
+// Its backward pass runs one of its own, which adds to the gradients of all weights that the function uses.
+class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
+  using Tensors = torch::autograd::variable_list;
 
  public:
-  [[nodiscard]] static State take(const X& optimizer, const OptimizedGroups& groups) {
-    State state{{"optimizer", Fields::name}};
-    for (std::size_t group = 0; group < groups.size(); ++group) {
-      const std::string prefix = group_prefix(group);
-      state.values.set(prefix + "parameters", shapes_of(groups[group]));
-      Fields::options(static_cast<const Options&>(optimizer.param_groups()[group].options()),
-                      SaveOption{state.values, prefix});
-      for (std::size_t index = 0; index < groups[group].size(); ++index) {
-        take(optimizer, groups[group][index], state_prefix(group, index), state);
-      }
-    }
-    return state;
-  }
+  static Tensors forward(torch::autograd::AutogradContext* ctx, const c10::intrusive_ptr<RecomputedSegment>& segment,
+                         at::TensorList inputs);
 
-  // Reads everything before it changes anything.
-  static void put(X& optimizer, const OptimizedGroups& groups, const State& state) {
-    const at::NoGradGuard no_grad;
-    check(groups, state.values);
-    UnreadTensors saved{state};
-    std::vector<std::string> problems;
-    std::vector<Options> options;
-    std::vector<std::pair<at::Tensor, std::unique_ptr<ParamState>>> states;
-    for (std::size_t group = 0; group < groups.size(); ++group) {
-      options.push_back(static_cast<const Options&>(optimizer.param_groups()[group].options()));
-      Fields::options(options.back(), LoadOption{state.values, group_prefix(group)});
-      for (std::size_t index = 0; index < groups[group].size(); ++index) {
-        const OptimizedTensor& parameter = groups[group][index];
-        bool found = false;
-        auto fields = std::make_unique<ParamState>();
-        Fields::state(*fields, LoadField{saved, problems, state.values, parameter, state_prefix(group, index),
-                                         Fields::is_elementwise, found});
-        if (parameter.own().defined()) states.emplace_back(parameter.own(), found ? std::move(fields) : nullptr);
-      }
-    }
-    saved.name_surplus(problems);
-    refuse(problems);
-    for (std::size_t group = 0; group < groups.size(); ++group) {
-      static_cast<Options&>(optimizer.param_groups()[group].options()) = options[group];
-    }
-    auto& map = optimizer.state();
-    for (auto& [tensor, fields] : states) {
-      const auto key = state_key<std::decay_t<decltype(map)>>(tensor);
-      map.erase(key);
-      if (fields) map[key] = std::move(fields);
-    }
-  }
+  static Tensors backward(torch::autograd::AutogradContext* ctx, const Tensors& gradients);
 
  private:
-  static void take(const X& optimizer, const OptimizedTensor& parameter, const std::string& prefix, State& state) {
-    if (parameter.piece && !parameter.whole.is_contiguous()) {
-      state.values.set(prefix + "order", joined(order_in_memory(parameter.whole), " "));
-    }
-    if (!parameter.own().defined() || (parameter.piece && parameter.piece->is_copy)) return;
-    const auto& map = optimizer.state();
-    const auto found = map.find(state_key<std::decay_t<decltype(map)>>(parameter.own()));
-    if (found == map.end()) return;
-    Fields::state(static_cast<const ParamState&>(*found->second), SaveField{state.tensors, parameter, prefix});
-  }
+  [[nodiscard]] static Tensors compute_again(const RecomputedSegment& segment, const Tensors& inputs);
 
-  static void check(const OptimizedGroups& groups, const NamedValues& values) {
-    std::vector<std::string> problems;
-    const auto compare = [&](const std::string& name, const std::string& here) {
-      const Value* saved = values.find(name);
-      if (saved != nullptr && *saved == Value{here}) return;
-      problems.push_back(
-          compose("{} is {} here, and was {}", name, here, saved == nullptr ? "nothing" : saved->as<std::string>()));
-    };
-    compare("optimizer", std::string{Fields::name});
-    for (std::size_t group = 0; group < groups.size(); ++group) {
-      compare(group_prefix(group) + "parameters", shapes_of(groups[group]));
-    }
-    if (values.find(group_prefix(groups.size()) + "parameters") != nullptr) {
-      problems.push_back(compose("there are {} groups of parameters here, and were more", groups.size()));
-    }
-    refuse(problems);
-  }
+  [[nodiscard]] static std::int64_t version_of(const at::Tensor& tensor);
 
-  static void refuse(const std::vector<std::string>& problems) {
-    if (problems.empty()) return;
-    throw ConfigError{
-        compose("the saved state of an optimizer does not fit it: {}. Nothing was changed. Make it with "
-                "the same parameters in the same groups as the one that was saved, or begin without it",
-                joined(problems, "; "))};
-  }
+  static void check_shapes(const RecomputedSegment& segment, const Tensors& outputs);
+
+  [[noreturn]] static void refuse_changed(const at::Tensor& input);
+
+  static void refuse_second_derivative();
 };
 
 }  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/shared_weights.hpp
-// Keeps the weights of a model once for all ranks of the host, and cuts them into one piece per rank. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
-#include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/variable.h>
-
-#include <tuple>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// One optimizer's parameters, where the ranks of a host share memory. Rank 0's weights become everybody's, in one copy
-// on each host; each rank has one piece of its host's to update. Two waits around each update keep anybody from reading
-// weights that are half new.
-class SharedWeights {
- public:
-  // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
-  SharedWeights(Worker& worker, std::vector<at::Tensor> parameters);
-  SharedWeights(const SharedWeights&) = delete;
-  SharedWeights& operator=(const SharedWeights&) = delete;
-
-  // Whoever uses the model further has it to itself.
-  ~SharedWeights();
-
-  [[nodiscard]] static bool shareable(const at::Tensor& parameter);
-
-  // By parameter; of some this rank has no part.
-  [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
-  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
-
-  // Whether another host has the same weights and pieces, and tells of them.
-  [[nodiscard]] bool is_copy() const noexcept;
-
-  // Begins an update: from here to end_update() nobody reads the weights. The settings must be equal on all ranks.
-  void begin_update(const UpdateSettings& settings);
-  void end_update();
-
- private:
-  static constexpr const char* no_room =
-      "prepare_optimizer: there is no room left in the memory that the ranks share, which is as large as what was left "
-      "when they started: give the job more (memory.max, ulimit -v)";
-
-  void refuse_other_owners() const;
-
-  [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const;
-
-  [[noreturn]] void refuse_mixed(const at::Tensor& parameter) const;
-
-  [[nodiscard]] std::string name_of(const at::Tensor& parameter) const;
-
-  void send_to_hosts();
-
-  // Threads hand over the tensor itself, which then lives as long as its last owner; processes its place.
-  void share();
-
-  // Moves a weight of the host's first rank to where all see it, if it is not there.
-  [[nodiscard]] std::uint64_t place_for_all(at::Tensor& parameter);
-
-  // Makes the weights of the host's first rank stay while others look at them, and returns the count of who does.
-  [[nodiscard]] std::atomic<std::uint32_t>* keep_for_others();
-
-  void cut();
-
-  Worker* worker_;
-  std::weak_ptr<GradientExchange> exchange_;
-  HostMemory* memory_;
-  std::vector<at::Tensor> parameters_;
-  std::vector<const void*> addresses_;
-  std::atomic<std::uint32_t>* num_users_ =
-      nullptr;  // in the first rank's memory; among threads, which own weights, none
-  std::vector<std::shared_ptr<GradientPiece>> pieces_;
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/prepare_optimizer.hpp
-// Optimizers whose work and state are divided among the ranks of each host. Torch room.
-
-#include <ATen/OpMathType.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/zeros_like.h>
-#include <torch/optim/optimizer.h>
-
-namespace railyard::inline v0_1 {
-
-/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks of a host share memory the weights
-/// exist once for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after
-/// backward() the .grad of these parameters is undefined, since no rank has all of the mean. Several hosts, of equally
-/// many ranks, have one copy each, with the optimizer's state once per host. Elsewhere it is the optimizer that it is
-/// made of.
-///
-/// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
-/// must write them does so on the first rank of each host, between two barriers.
-template <detail::ElementwiseOptimizer X>
-class PreparedOptimizer {
- public:
-  PreparedOptimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                    const typename detail::OptimizerFields<X>::Options& defaults)
-      : worker_(&worker), parameters_(detail::parameters_of(groups)) {
-    std::vector<at::Tensor> shared;
-    const bool can_share = detail::gradient_exchange_of(worker)->can_share_weights();
-    for (const auto& group : parameters_) {
-      for (const auto& [parameter, piece] : group) {
-        check(parameter);
-        const bool is_shared = can_share && parameter.requires_grad() && detail::SharedWeights::shareable(parameter);
-        (is_shared ? shared : whole_).push_back(parameter);
-      }
-    }
-    compare_with_other_ranks(groups, defaults);  // whose pieces must be of the same weights
-    if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
-    std::vector<torch::optim::OptimizerParamGroup> own;
-    for (std::size_t index = 0; index < groups.size(); ++index) {
-      auto tensors = own_tensors(parameters_[index]);
-      own.push_back(groups[index].has_options()
-                        ? torch::optim::OptimizerParamGroup(std::move(tensors), groups[index].options().clone())
-                        : torch::optim::OptimizerParamGroup(std::move(tensors)));
-    }
-    inner_ = std::make_unique<X>(std::move(own), defaults);
-  }
-
-  /// Makes all gradients undefined: also where LibTorch would fill them with zeros, which still move momentum.
-  void zero_grad() {
-    for (auto& group : inner_->param_groups()) {
-      for (at::Tensor& tensor : group.params()) tensor.mutable_grad().reset();
-    }
-    if (shared_ == nullptr) return;
-    for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
-  }
-
-  /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
-  /// written. Throws: ConfigError if such ranks differ in their options, such as learning rates, if weights have been
-  /// replaced, or if micro-batches of the step are still to come. Where each rank or host has weights of its own, the
-  /// next backward() throws it for the options, and for ranks that have left out an update.
-  void step() {
-    check_complete("optimizer.step()");
-    detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
-    auto& updates = worker_->extension<detail::UpdateDigest>();
-    updates.add(detail::UpdateSettings::of(*inner_));
-    if (shared_ == nullptr) {
-      clock.enter(detail::StepClock::Part::optimizer);
-      inner_->step();
-      clock.enter(detail::StepClock::Part::compute);
-      return;
-    }
-    clock.enter(detail::StepClock::Part::wait);
-    shared_->begin_update(updates.last);
-    clock.enter(detail::StepClock::Part::optimizer);
-    inner_->step();
-    clock.enter(detail::StepClock::Part::wait);
-    shared_->end_update();
-    clock.enter(detail::StepClock::Part::compute);
-  }
-
-  /// Scales all gradients so that their common norm is max_norm at most, and returns what it was. A collective.
-  /// Cost: one pass over this rank's pieces and one small all-reduce. Throws: ConfigError on all ranks if they give
-  /// other norms (where each rank has weights of its own, from the next backward()), or if micro-batches of the step
-  /// are still to come.
-  double clip_grad_norm_(double max_norm) {
-    check_complete("clip_grad_norm_()");
-    const at::NoGradGuard no_grad;
-    double square = 0;
-    const auto add = [&square](const at::Tensor& gradient) {
-      // In the type of a half tensor the norm itself would overflow.
-      const at::Tensor numbers = detail::as_real(gradient);
-      const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
-      square += norm * norm;
-    };
-    // Of pieces that several hosts have alike, those of the first host count.
-    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
-    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](at::Tensor& whole) { add(whole.grad()); });
-    if (shared_ != nullptr) {
-      square = sum_of_squares(square, max_norm);
-    } else {
-      worker_->extension<detail::UpdateDigest>().add_clipping(max_norm);
-    }
-    const double norm = std::sqrt(square);
-    const double factor = max_norm / (norm + 1e-6);
-    if (factor >= 1) return norm;
-    const auto scale = [factor](at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
-    for_each_piece(scale);
-    for_each_whole(scale);
-    return norm;
-  }
-
-  /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
-  /// collective, and not for every step. Cost: one all-reduce of all of them. Throws: ConfigError if micro-batches of
-  /// the step are still to come.
-  [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
-    check_complete("full_gradients()");
-    const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> gradients;
-    for (const auto& group : parameters_) {
-      for (const auto& [parameter, piece] : group) {
-        gradients.push_back(piece ? full_gradient(parameter, *piece) : parameter.grad());
-      }
-    }
-    return gradients;
-  }
-
-  /// The optimizer of this rank's pieces, whose options may be changed, on all ranks alike: by a scheduler, for one.
-  [[nodiscard]] X& inner() noexcept { return *inner_; }
-  /// For torch::optim::StepLR{optimizer, ...} and the like.
-  operator torch::optim::Optimizer&() noexcept { return *inner_; }
-  [[nodiscard]] std::vector<torch::optim::OptimizerParamGroup>& param_groups() noexcept {
-    return inner_->param_groups();
-  }
-  /// Returns what the ranks remember of the parameters, each of its pieces, and the options of each group as they are
-  /// now. An optimizer on any number of ranks, or one of LibTorch alone, can go on from it.
-  [[nodiscard]] State state() const { return detail::OptimizerState<X>::take(*inner_, parameters_); }
-  /// Takes this rank's pieces out of a saved state. Throws: ConfigError that names what differs if the optimizer has
-  /// other parameters or is another one; nothing is changed then.
-  void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
-
-  /// Whether the ranks of a host share the weights, and each updates its piece.
-  [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
-
- private:
-  void check(const at::Tensor& parameter) const {
-    detail::GradientSlot* slot = detail::gradient_exchange_of(*worker_)->find(parameter);
-    if (slot == nullptr) {
-      throw ConfigError{detail::compose(
-          "prepare_optimizer on rank {}/{}: a parameter {} is of no prepared model, so its gradients would not be "
-          "averaged: call prepare_model() first",
-          worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
-    }
-    if (slot->piece.expired()) return;
-    throw ConfigError{detail::compose(
-        "prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
-        "one end first",
-        worker_->rank(), worker_->world_size(), slot->name)};
-  }
-
-  void check_complete(std::string_view call) const {
-    const auto& exchange = detail::gradient_exchange_of(*worker_);
-    for (const auto& group : parameters_) {
-      for (const detail::OptimizedTensor& one : group) exchange->check_complete(one.whole, call);
-    }
-  }
-
-  // Of all ranks, which must clip to the same norm. Ranks are alike where the sum of squares of a digest is least.
-  [[nodiscard]] double sum_of_squares(double own, double max_norm) const {
-    const auto digest =
-        static_cast<double>(detail::short_digest(detail::digest_of(std::as_bytes(std::span{&max_norm, 1}))));
-    double sums[3] = {own, digest, digest * digest};
-    worker_->all_reduce(buffer_of(sums), ReduceOp::sum);
-    if (sums[2] * worker_->world_size() == sums[1] * sums[1]) return sums[0];
-    std::size_t rank = 1;
-    const auto norms = detail::gather_values<double>(*worker_, {max_norm});
-    while (rank + 1 < norms.size() && norms[rank] == norms[0]) ++rank;
-    throw ConfigError{
-        detail::compose("clip_grad_norm_() on rank {}/{}: max_norm is {} on rank {} and {} on rank 0: give the same on "
-                        "every rank",
-                        worker_->rank(), worker_->world_size(), norms[rank], rank, norms[0])};
-  }
-
-  void compare_with_other_ranks(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                                const typename detail::OptimizerFields<X>::Options& defaults) const {
-    if (worker_->world_size() == 1) return;
-    std::string mine;
-    for (std::size_t group = 0; group < parameters_.size(); ++group) {
-      for (const detail::OptimizedTensor& one : parameters_[group]) {
-        const std::string& name = detail::gradient_exchange_of(*worker_)->find(one.whole)->name;
-        mine += detail::compose("{} of group {}\n", detail::describe({.name = name, .tensor = one.whole}), group);
-      }
-    }
-    detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
-    detail::UpdateSettings settings = detail::UpdateSettings::of_none<X>();
-    for (const auto& group : groups) settings.add<X>(group.has_options() ? group.options() : defaults);
-    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, settings.text());
-    const std::string difference = detail::difference_of_settings(texts);
-    if (difference.empty()) return;
-    throw ConfigError{detail::compose(
-        "prepare_optimizer on rank {}/{}: the ranks give other optimizers, or other options: {}. Give the same on "
-        "every rank",
-        worker_->rank(), worker_->world_size(), difference)};
-  }
-
-  [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
-    const bool is_here = !piece.is_copy && !piece.is_empty() && piece.weights.grad().defined();
-    at::Tensor full = at::zeros_like(parameter.detach());
-    if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
-    std::int32_t num_here = is_here ? 1 : 0;
-    worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
-    if (num_here == 0) return {};
-    const at::Tensor flat = full.as_strided({full.numel()}, {1});
-    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
-    return full;
-  }
-
-  // Finds the pieces of a group's parameters, and returns what this rank updates of them.
-  [[nodiscard]] std::vector<at::Tensor> own_tensors(std::vector<detail::OptimizedTensor>& parameters) const {
-    std::vector<at::Tensor> tensors;
-    for (detail::OptimizedTensor& parameter : parameters) {
-      parameter.piece = detail::gradient_exchange_of(*worker_)->find(parameter.whole)->piece.lock();
-      if (parameter.own().defined()) tensors.push_back(parameter.own());
-    }
-    return tensors;
-  }
-
-  template <class Visit>
-  void for_each_piece(const Visit& visit) {
-    if (shared_ == nullptr) return;
-    for (const auto& piece : shared_->pieces()) {
-      if (!piece->is_empty() && piece->weights.grad().defined()) visit(piece->weights);
-    }
-  }
-  template <class Visit>
-  void for_each_whole(const Visit& visit) {
-    for (at::Tensor& parameter : whole_) {
-      if (parameter.grad().defined()) visit(parameter);
-    }
-  }
-
-  Worker* worker_;
-  detail::OptimizedGroups parameters_;
-  std::vector<at::Tensor> whole_{};  // parameters that every rank updates by itself
-  std::unique_ptr<detail::SharedWeights> shared_{};
-  std::unique_ptr<X> inner_{};
-};
-
-/// Makes an optimizer for groups of parameters with options of their own; see below.
-template <class X, class Options>
-[[nodiscard]] auto prepare_optimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                                     const Options& defaults) {
-  static_assert(
-      detail::ElementwiseOptimizer<X>,
-      "prepare_optimizer<X>: X must be torch::optim::SGD, Adam, AdamW, Adagrad or RMSprop. LBFGS looks at all "
-      "parameters at once and calls the loss several times in a step, so it cannot be divided among ranks: "
-      "use it as it is, with prepare_model() alone and a closure that returns the loss of all ranks "
-      "(worker.mean()), by which they all decide alike.");
-  if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults};
-}
-
-/// Makes an optimizer for a prepared model; see PreparedOptimizer. X is SGD, Adam, AdamW, Adagrad or RMSprop. Every
-/// rank calls it, after prepare_model(), and drops it before the training function ends. Throws: ConfigError if a
-/// parameter is of no prepared model, or shares its memory with another tensor, or if ranks that share weights give
-/// other ones. Example: auto optimizer =
-/// ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
-template <class X, class Model, class Options>
-requires(detail::IsModel<Model>)
-    [[nodiscard]] auto prepare_optimizer(Worker& worker, const Model& model, const Options& options) {
-  const std::vector<torch::optim::OptimizerParamGroup> groups{
-      torch::optim::OptimizerParamGroup(detail::module_of(worker, model).parameters())};
-  return prepare_optimizer<X>(worker, groups, options);
-}
-
-/// Scales the gradients of an optimizer so that their common norm is max_norm at most; returns what it was.
-template <detail::ElementwiseOptimizer X>
-double clip_grad_norm_(PreparedOptimizer<X>& optimizer, double max_norm) {
-  return optimizer.clip_grad_norm_(max_norm);
-}
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/replicas.hpp
-// Finds what makes the ranks' copies of one model differ. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <c10/core/GradMode.h>
-#include <torch/nn/module.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Keeps a module in evaluation for a while, its parts as well.
-class Evaluating {
- public:
-  explicit Evaluating(torch::nn::Module& module);
-  Evaluating(const Evaluating&) = delete;
-  Evaluating& operator=(const Evaluating&) = delete;
-  ~Evaluating();
-
- private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_;
-};
-
-// The first weight or buffer that is not rank 0's.
-[[nodiscard]] std::string difference_of_tensors(Worker& worker, const torch::nn::Module& module);
-
-// Whether one rank's output is not rank 0's; processors of two kinds need not round alike.
-[[nodiscard]] std::string difference_of_outputs(Worker& worker, const at::Tensor& output);
-
-}  // namespace detail
-
-/// Says how the ranks' copies of a prepared model differ, the same on every rank; nothing if they do not. A collective.
-///
-/// Compares weights and buffers, and then what model->forward(inputs...) makes in evaluation of rank 0's inputs. Where
-/// that alone differs, the model keeps something that it has not registered, such as statistics in a plain member,
-/// which neither prepare_model() nor a checkpoint can know of.
-/// Shapes: inputs and outputs are tensors, of one shape on all ranks. Cost: a hash of all weights and a forward pass.
-/// Example: if (auto text = ry::replica_difference(worker, net, batch.data); !text.empty()) throw ry::Error{text};
-template <class Model, std::same_as<at::Tensor>... Inputs>
-requires(detail::IsModel<Model>) [[nodiscard]] std::string
-    replica_difference(Worker& worker, const Model& model, const Inputs&... inputs) {
-  torch::nn::Module& module = detail::module_of(worker, model);
-  if (worker.world_size() == 1) return "";
-  if (auto text = detail::difference_of_tensors(worker, module); !text.empty()) return text;
-  if constexpr (sizeof...(inputs) > 0) {
-    const at::NoGradGuard no_grad;
-    const detail::Evaluating evaluating{module};
-    const auto of_rank_0 = [&worker](const at::Tensor& input) {
-      const at::Tensor copy = input.contiguous().clone();
-      worker.broadcast(buffer_of(copy), 0);
-      return copy;
-    };
-    Model forwarding = model;  // through a const module holder only a const forward() could be called
-    const auto text = detail::difference_of_outputs(worker, forwarding->forward(of_rank_0(inputs)...));
-    if (!text.empty()) {
-      return text +
-             ", from one input by equal weights and buffers: the model keeps something that it has not registered. "
-             "Register statistics with register_buffer(), and choose ModelOptions::buffers";
-    }
-  }
-  return "";
-}
 
 }  // namespace railyard::inline v0_1
 
@@ -23665,6 +24382,197 @@ class TorchRandom {
   /// The part of a GPU is put back where there is one both times.
   void load_state(const State& state);
 };
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/recompute.hpp
+// Trades time for memory: activations that are computed anew instead of being kept. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include <tuple>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// How what a function returns is seen as a list of tensors.
+template <class T>
+struct ListOfTensors {};
+template <>
+struct ListOfTensors<at::Tensor> {
+  static std::vector<at::Tensor> from(at::Tensor result) { return {std::move(result)}; }
+  static at::Tensor to(const std::vector<at::Tensor>& list) { return list.front(); }
+};
+template <>
+struct ListOfTensors<std::vector<at::Tensor>> {
+  static std::vector<at::Tensor> from(std::vector<at::Tensor> result) { return result; }
+  static std::vector<at::Tensor> to(std::vector<at::Tensor> list) { return list; }
+};
+template <std::same_as<at::Tensor>... T>
+struct ListOfTensors<std::tuple<T...>> {
+  static std::vector<at::Tensor> from(const std::tuple<T...>& result) {
+    return std::apply([](const auto&... one) { return std::vector<at::Tensor>{one...}; }, result);
+  }
+  static std::tuple<T...> to(const std::vector<at::Tensor>& list) {
+    return [&list]<std::size_t... i>(std::index_sequence<i...>) { return std::tuple<T...>{list[i]...}; }
+    (std::index_sequence_for<T...>{});
+  }
+};
+
+// Calls a function, or the forward() of a model.
+template <class F, class... Inputs>
+[[nodiscard]] decltype(auto) compute(F& function, Inputs&&... inputs) {
+  if constexpr (IsModel<F>) {
+    return module_in(function).forward(std::forward<Inputs>(inputs)...);
+  } else {
+    return std::invoke(function, std::forward<Inputs>(inputs)...);
+  }
+}
+
+template <class F>
+[[nodiscard]] std::shared_ptr<const torch::nn::Module> owner_of(const F& function) {
+  if constexpr (IsModuleHolder<F>) {
+    return function.ptr();
+  } else if constexpr (IsModel<F>) {
+    return function;
+  } else {
+    return nullptr;
+  }
+}
+
+[[nodiscard]] bool needs_gradient(const at::Tensor& tensor);
+
+// Whether nothing that is computed needs a backward pass, as far as anybody knows.
+template <std::size_t count>
+[[nodiscard]] bool is_frozen(const torch::nn::Module* module, const std::array<at::Tensor, count>& inputs) {
+  if (!c10::GradMode::is_enabled()) return true;
+  if (module == nullptr || std::any_of(inputs.begin(), inputs.end(), needs_gradient)) return false;
+  const auto parameters = module->parameters();
+  return std::none_of(parameters.begin(), parameters.end(), needs_gradient);
+}
+
+}  // namespace detail
+
+/// Returns what a module, or a function, makes of its inputs, without keeping what the backward pass needs of the
+/// computation ("activation checkpointing"): backward() computes it once more. So a model of n such blocks needs memory
+/// for the inputs of n blocks and the inside of one. Gradients are the same, to the bit.
+///
+/// function is a holder made by TORCH_MODULE (or a Sequential), a std::shared_ptr to a module, or something that can be
+/// called and lives until backward(), such as a lambda that captures `this`; what else it needs it captures. It is
+/// given tensors, which may be undefined, and returns one, a std::vector of them or a std::tuple. It must do the same
+/// each time and leave its inputs as they are. It may use recompute() itself.
+///
+/// It sees the same random numbers (of LibTorch's default generators, which workers that are threads share: with
+/// dropout let workers be processes) and the same Autocast both times. Running statistics of a module move once; those
+/// of modules that a function calls move twice, so give the module. The loss must use backward(): what
+/// torch::autograd::grad() is asked for is not found behind it, and backward(create_graph=true) is refused. A block
+/// that is used twice in a pass, or shares weights with another, ends ModelOptions::overlap.
+/// Cost: one more forward pass. Throws: ConfigError in backward() if the second computation differs in its random
+/// numbers or the shapes of its results.
+/// Example: for (auto& block : blocks) x = ry::recompute(block, x);
+template <class F, class... Inputs>
+requires(std::convertible_to<const Inputs&, at::Tensor>&&...)
+    [[nodiscard]] auto recompute(F&& function, const Inputs&... inputs) {
+  using Function = std::decay_t<F>;
+  using Returned = std::decay_t<decltype(detail::compute(std::declval<Function&>(), at::Tensor{inputs}...))>;
+  using List = detail::ListOfTensors<Returned>;
+  static_assert(!detail::IsModule<Function>,
+                "recompute(module, ...): give the module's holder or a std::shared_ptr to it, which keeps it alive "
+                "until backward(), or a lambda that calls it.");
+  static_assert(
+      requires(std::vector<at::Tensor> list) { List::to(list); },
+      "recompute(function, ...): the function must return a tensor, a std::vector of tensors or a std::tuple "
+      "of tensors.");
+  const std::array<at::Tensor, sizeof...(Inputs)> all{at::Tensor{inputs}...};
+  const auto module = detail::owner_of<Function>(function);
+  if (detail::is_frozen(module.get(), all)) return Returned(detail::compute(function, at::Tensor{inputs}...));
+  auto segment = c10::make_intrusive<detail::RecomputedSegment>();
+  if (module) segment->modules.push_back(module);
+  segment->compute = [function = Function(std::forward<F>(function))](const std::vector<at::Tensor>& given) mutable {
+    return [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return List::from(detail::compute(function, at::Tensor{given[i]}...));
+    }
+    (std::index_sequence_for<Inputs...>{});
+  };
+  std::vector<at::Tensor> known;
+  for (const at::Tensor& input : all) {
+    segment->is_defined.push_back(input.defined());
+    if (input.defined()) known.push_back(input);
+  }
+  // Weights are not among the inputs, and LibTorch would take what comes of others for no part of the graph.
+  if (std::none_of(known.begin(), known.end(), detail::needs_gradient)) {
+    known.push_back(at::empty({0}).set_requires_grad(true));
+  }
+  return List::to(detail::RecomputeFunction::apply(segment, at::TensorList{known}));
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/replicas.hpp
+// Finds what makes the ranks' copies of one model differ. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Keeps a module in evaluation for a while, its parts as well.
+class Evaluating {
+ public:
+  explicit Evaluating(torch::nn::Module& module);
+  Evaluating(const Evaluating&) = delete;
+  Evaluating& operator=(const Evaluating&) = delete;
+  ~Evaluating();
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_;
+};
+
+// The first weight or buffer that is not rank 0's.
+[[nodiscard]] std::string difference_of_tensors(Worker& worker, const torch::nn::Module& module);
+
+// Whether one rank's output is not rank 0's; processors of two kinds need not round alike.
+[[nodiscard]] std::string difference_of_outputs(Worker& worker, const at::Tensor& output);
+
+}  // namespace detail
+
+/// Says how the ranks' copies of a prepared model differ, the same on every rank; nothing if they do not. A collective.
+///
+/// Compares weights and buffers, and then what model->forward(inputs...) makes in evaluation of rank 0's inputs. Where
+/// that alone differs, the model keeps something that it has not registered, such as statistics in a plain member,
+/// which neither prepare_model() nor a checkpoint can know of.
+/// Shapes: inputs and outputs are tensors, of one shape on all ranks. Cost: a hash of all weights and a forward pass.
+/// Example: if (auto text = ry::replica_difference(worker, net, batch.data); !text.empty()) throw ry::Error{text};
+template <class Model, std::same_as<at::Tensor>... Inputs>
+requires(detail::IsModel<Model>) [[nodiscard]] std::string
+    replica_difference(Worker& worker, const Model& model, const Inputs&... inputs) {
+  torch::nn::Module& module = detail::module_of(worker, model);
+  if (worker.world_size() == 1) return "";
+  if (auto text = detail::difference_of_tensors(worker, module); !text.empty()) return text;
+  if constexpr (sizeof...(inputs) > 0) {
+    const at::NoGradGuard no_grad;
+    const detail::Evaluating evaluating{module};
+    const auto of_rank_0 = [&worker](const at::Tensor& input) {
+      const at::Tensor copy = input.contiguous().clone();
+      worker.broadcast(buffer_of(copy), 0);
+      return copy;
+    };
+    Model forwarding = model;  // through a const module holder only a const forward() could be called
+    const auto text = detail::difference_of_outputs(worker, forwarding->forward(of_rank_0(inputs)...));
+    if (!text.empty()) {
+      return text +
+             ", from one input by equal weights and buffers: the model keeps something that it has not registered. "
+             "Register statistics with register_buffer(), and choose ModelOptions::buffers";
+    }
+  }
+  return "";
+}
 
 }  // namespace railyard::inline v0_1
 
