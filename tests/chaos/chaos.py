@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Kills processes of training runs at random moments, and looks after each kill whether anything is lost or left.
 
-Usage: chaos.py PROGRAM FOLDER KILLS SEED. The last line is `chaos N kills, 0 lost, 0 left, weights equal`."""
+Usage: chaos.py PROGRAM FOLDER KILLS SEED [launched]. The last line is `chaos N kills, 0 lost, 0 left, weights equal`.
+launched: this script starts the processes of a run as an engine would, and starts all of them again when one has ended."""
 import collections
 import os
 import random
@@ -24,11 +25,17 @@ EVERY_PHASE = sum(PHASES.values(), ())
 LETTERS = {b"s": "step", b"u": "update", b"c": "snapshot"}
 ENTRY = struct.Struct("@ic3x")  # of a rank in the file of phases: its process, and a letter
 LONGEST_RUN = 120  # seconds
+LONGEST_END = 30  # seconds, of processes that nothing keeps any more
+MOMENT = 2  # seconds
+TEMPFAIL = 75  # a process that wants to be started again
 MANY, ENOUGH = 160, 20  # from so many kills on, each phase must have had so many
 
 
 class Run:
     """A run that is started again whenever its program has died."""
+
+    other_ends = ()  # statuses with which a process may end besides
+    patience = 2  # seconds, until it is in a phase that is waited for
 
     def __init__(self, program, storage, name, epochs):
         self.phases = storage / f"{name}.phases"
@@ -38,27 +45,64 @@ class Run:
         self.whole = storage / f"whole-{epochs}"
         self.wanted = PHASES[epochs]
         self.log = open(storage / f"{name}.log", "ab")
-        self.process = None
+        self.processes = []
+        self.members = set()  # all that the strikes have found
+        self.rubbish = []  # what programs have left that died, for the next start to remove
         self.has_begun = False  # some rank has begun with a step
         self.newest = 0  # the step of the newest checkpoint that has been seen
 
     def start(self):
         self.phases.write_bytes(bytes(2 * ENTRY.size))
-        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
+        self.rubbish = self.unfinished()
+        self.processes = [subprocess.Popen(self.command, stdout=self.log, stderr=self.log, env=dict(os.environ, **more))
+                          for more in self.environments()]
+
+    def environments(self):
+        """What each process of the run finds in its environment besides."""
+        return [{}]
 
     def is_running(self):
-        return self.process is not None and self.process.poll() is None
+        return bool(self.processes) and all(process.poll() is None for process in self.processes)
 
     def has_succeeded(self):
-        return self.process is not None and self.process.poll() == 0
+        return bool(self.processes) and all(process.poll() == 0 for process in self.processes)
+
+    def wait(self, timeout):
+        """Waits until all processes have ended. Throws: subprocess.TimeoutExpired."""
+        deadline = time.monotonic() + timeout
+        for process in self.processes:
+            process.wait(timeout=max(0, deadline - time.monotonic()))
 
     def family(self):
         """The processes of the run, by what they are."""
-        found = {"supervisor": [self.process.pid]}
-        for pid in children(self.process.pid):
-            found.setdefault("zygote", []).append(pid)
-            found.setdefault("worker", []).extend(children(pid))
+        found = {"supervisor": [process.pid for process in self.processes]}
+        for supervisor in found["supervisor"]:
+            for pid in children(supervisor):
+                found.setdefault("zygote", []).append(pid)
+                found.setdefault("worker", []).extend(children(pid))
+        self.members.update(sum(found.values(), []))
         return found
+
+    def unfinished(self):
+        """Files and folders that are there only while somebody writes or removes them."""
+        found = [path for path in self.path.glob("checkpoints/.*")]
+        return found + [path for path in self.path.glob("*.json.*") if path.suffix[1:].isdigit()]
+
+    def check_swept(self):
+        """Once there are workers, nothing is left of programs that died before this start."""
+        left = [str(path) for path in self.rubbish if path.exists()]
+        if left:
+            fail(f"the start has left what an earlier one had not finished: {left}", self)
+        self.rubbish = []
+
+    def check_gone(self):
+        """Of a program that has ended, no process stays for long."""
+        deadline = time.monotonic() + LONGEST_END
+        while left := [pid for pid in self.members if is_of(pid, self.program)]:
+            if time.monotonic() > deadline:
+                fail(f"processes are left of a program that has ended: {left}", self)
+            time.sleep(0.001)
+        self.members.clear()
 
     def phase(self):
         """What the run is doing, as far as its files tell."""
@@ -68,6 +112,7 @@ class Run:
         if any(letter not in LETTERS or not is_alive(pid) for pid, letter in ranks):
             return "restart" if self.has_begun else "start"
         self.has_begun = True
+        self.check_swept()
         names = os.listdir(self.path / "checkpoints") if (self.path / "checkpoints").exists() else []
         if any(name.startswith(".trash") for name in names):
             return "retention"
@@ -96,8 +141,38 @@ class Run:
 
     def check_end(self):
         """A program that has ended was killed: it finds nothing that it could not go on from."""
-        if self.process is not None and self.process.poll() not in (None, 0, -signal.SIGKILL):
-            fail(f"the program has ended with status {self.process.returncode}", self)
+        for process in self.processes:
+            if process.returncode not in (0, -signal.SIGKILL, *self.other_ends):
+                fail(f"the program has ended with status {process.returncode}", self)
+        self.check_gone()
+
+
+class LaunchedRun(Run):
+    """The same, of two processes with a worker each, as an engine starts them that knows of one host. When one has
+    ended it sees to it that the other one ends as well, and starts both again."""
+
+    other_ends = (TEMPFAIL, -signal.SIGTERM)
+    patience = 20  # its processes are programs that begin anew
+
+    def check_end(self):
+        try:
+            self.wait(MOMENT)  # who had met the other one knows that it is lost
+        except subprocess.TimeoutExpired:
+            for process in self.processes:
+                process.send_signal(signal.SIGTERM)
+        try:
+            self.wait(LONGEST_END)
+        except subprocess.TimeoutExpired:
+            print(stacks_of(self))
+            fail(f"a process has gone on for {LONGEST_END} s after it was told to end", self)
+        super().check_end()
+
+    def environments(self):
+        folder = self.path.parent / f"{self.path.name}.runtime"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29433",
+                  "XDG_RUNTIME_DIR": str(folder)}
+        return [dict(common, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
 
 
 def children(pid):
@@ -110,6 +185,14 @@ def children(pid):
 def is_alive(pid):
     try:
         return pid != 0 and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def is_of(pid, program):
+    """Whether a process that runs this program is alive by that number."""
+    try:
+        return is_alive(pid) and os.readlink(f"/proc/{pid}/exe") == program
     except OSError:
         return False
 
@@ -127,7 +210,7 @@ def wait_for_phase(run, wanted, chances):
     """Waits until the run is in that phase, and for a random moment in it; gives up after a while, or when the run is
     over. Returns in which phase it is."""
     # A restart follows upon a strike at once, or not at all.
-    deadline = time.monotonic() + (0.02 if wanted == "restart" else 2)
+    deadline = time.monotonic() + (0.02 if wanted == "restart" else run.patience)
     longest = {"start": 0.3, "restart": 0.1}.get(wanted, 0.003)
     pause = chances.choice((0, chances.uniform(0, longest)))
     while time.monotonic() < deadline and run.is_running():
@@ -170,9 +253,10 @@ def send(pid, number):
 class Torment:
     """Starts runs and kills them, in the phase that has had least of it, until there were enough kills."""
 
-    def __init__(self, program, storage):
+    def __init__(self, program, storage, kind):
         self.program = program
         self.storage = storage
+        self.kind = kind
         self.coverage = collections.Counter()
         self.struck = collections.Counter()
         self.num_runs = 0
@@ -185,7 +269,7 @@ class Torment:
         self.num_runs += 1
         wanted = self.least(EVERY_PHASE, random.Random(f"{SEED} run {self.num_runs}"))
         epochs = next(epochs for epochs, phases in PHASES.items() if wanted in phases)
-        return Run(self.program, self.storage, f"run-{self.num_runs}", epochs)
+        return self.kind(self.program, self.storage, f"run-{self.num_runs}", epochs)
 
     def hurt(self, run):
         """Has the run go on and strikes it once, unless it is over before."""
@@ -234,7 +318,7 @@ def finish(run):
             run.check_end()
             run.start()
         try:
-            run.process.wait(timeout=LONGEST_RUN)
+            run.wait(LONGEST_RUN)
         except subprocess.TimeoutExpired:
             print(stacks_of(run))
             fail(f"the run that nobody hurts any more has stood still for {LONGEST_RUN} s", run)
@@ -254,6 +338,8 @@ def stacks_of(run):
 
 def compare(run):
     """The weights and metrics must be those of the run that nobody has touched, and nothing may be left over."""
+    if run.unfinished():
+        fail(f"something is left: {run.unfinished()}", run)
     names = sorted(os.listdir(run.path / "checkpoints"))
     if not all(name.startswith("checkpoint-") for name in names):
         fail(f"something is left: {names}", run)
@@ -295,9 +381,10 @@ def main():
     for epochs in PHASES:
         whole = Run(program, storage, f"whole-{epochs}", epochs)
         whole.start()
-        if whole.process.wait() != 0:
+        whole.wait(LONGEST_RUN)
+        if not whole.has_succeeded():
             fail("the run that nobody touches has failed", whole)
-    torment = Torment(program, storage)
+    torment = Torment(program, storage, LaunchedRun if sys.argv[5:] == ["launched"] else Run)
     torment.go_on(kills)
     print("phases: " + ", ".join(f"{phase} {torment.coverage[phase]}" for phase in EVERY_PHASE))
     print("struck: " + ", ".join(f"{what} {count}" for what, count in sorted(torment.struck.items())))

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What tests/chaos.sh kills: a real training run, which tells through a mapped file what its workers are doing.
-//   chaos_run train STORAGE NAME PHASES EPOCHS   trains, and goes on where it was left
+//   chaos_run train STORAGE NAME PHASES EPOCHS   trains, and goes on where it was left; with RANK in its environment,
+//   as
+//                                                one of several processes that make a worker each
 //   chaos_run verify RUN                         opens all checkpoints of a run, and verifies the newest
 #include <railyard/railyard.hpp>
 
@@ -13,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <new>
 #include <string>
 #include <string_view>
@@ -128,6 +131,13 @@ void train(ry::Worker& worker, const std::pair<at::Tensor, at::Tensor>& data, co
   phases.set(worker.rank(), 'e');
 }
 
+template <class B, class S>
+ry::Result fit(const std::function<void(ry::Worker&)>& function, const ry::RunConfig& config, int num_workers) {
+  ry::Trainer<B, S> trainer{
+      [&function](ry::Worker& worker) { function(worker); }, {.num_workers = num_workers}, config};
+  return trainer.fit();
+}
+
 int train_all(const char* storage, const char* name, const char* phase_file, int num_epochs) {
   const auto generator = at::detail::createCPUGenerator(7);
   const std::pair<at::Tensor, at::Tensor> data{
@@ -139,9 +149,10 @@ int train_all(const char* storage, const char* name, const char* phase_file, int
   config.failure = {.max_failures = -1, .max_failures_at_same_step = 1'000'000};
   config.progress = ry::Progress::quiet;
   config.stop_grace = std::chrono::seconds{5};
-  ry::Trainer<ry::SharedMemory, ry::Processes> trainer{
-      [&](ry::Worker& worker) { train(worker, data, phases, num_epochs); }, {.num_workers = 2}, config};
-  const ry::Result result = trainer.fit();
+  const auto function = [&](ry::Worker& worker) { train(worker, data, phases, num_epochs); };
+  const bool is_launched = std::getenv("RANK") != nullptr;
+  const ry::Result result = is_launched ? fit<ry::Gloo, ry::Launched>(function, config, 1)
+                                        : fit<ry::SharedMemory, ry::Processes>(function, config, 2);
   if (!result) std::fprintf(stderr, "%s\n", result.error().c_str());
   return result.exit_status();
 }

@@ -2,12 +2,16 @@
 // A disk that remembers what a power cut would leave of it, and one that fails.
 #pragma once
 
+#include "sanitizers.hpp"
+
 #include "railyard/checkpoint/detail/files.hpp"
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -17,7 +21,9 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <sstream>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -206,35 +212,23 @@ class CrashModel {
     }
   }
 
-  /// Adds all states that are possible now, or `num_drawn` drawn at random where there are more than `most`. Returns
-  /// whether those are all.
-  bool add_states(std::set<Tree>& states, std::size_t most, std::size_t num_drawn, std::mt19937& random) const {
-    std::vector<std::size_t> num_choices;
-    std::size_t product = 1;
-    for (const Node& node : nodes_) {
-      num_choices.push_back(choices_of(node));
-      product = std::min(product * num_choices.back(), most + 1);
-    }
-    std::vector<std::size_t> choice(nodes_.size(), 0);
-    if (product > most) {
-      for (std::size_t i = 0; i < num_drawn; ++i) {
-        for (std::size_t n = 0; n < choice.size(); ++n) choice[n] = random() % num_choices[n];
-        states.insert(state(choice));
-      }
-      return false;
-    }
-    for (bool is_last = false; !is_last;) {
-      states.insert(state(choice));
-      is_last = true;
-      for (std::size_t n = 0; n < choice.size() && is_last; ++n) {
-        choice[n] = (choice[n] + 1) % num_choices[n];
-        is_last = choice[n] == 0;
-      }
-    }
-    return true;
+  /// How many states are possible now, those of which several choices make the same counted once where that is cheap.
+  [[nodiscard]] double num_states() const { return count(0); }
+  /// Calls visit(state) with each of them, until it returns false. Returns whether it never has.
+  template <class Visit>
+  bool visit_all(const Visit& visit) const {
+    Tree tree;
+    return visit_node(0, "", tree, [&] { return visit(std::as_const(tree)); });
+  }
+  /// Returns one drawn at random.
+  [[nodiscard]] Tree draw(std::mt19937& random) const {
+    Tree tree;
+    draw_node(0, "", tree, random);
+    return tree;
   }
 
  private:
+  using Entries = std::map<std::string, int>;
   struct EntryChange {
     std::string removed{};
     std::string added{};
@@ -244,8 +238,8 @@ class CrashModel {
     bool is_directory = true;
     std::string content{};
     std::string durable_content{};
-    std::map<std::string, int> entries{};
-    std::map<std::string, int> durable_entries{};
+    Entries entries{};
+    Entries durable_entries{};
     std::vector<EntryChange> pending{};
   };
 
@@ -262,7 +256,7 @@ class CrashModel {
     return static_cast<int>(nodes_.size()) - 1;
   }
 
-  static void change(std::map<std::string, int>& entries, const EntryChange& change) {
+  static void change(Entries& entries, const EntryChange& change) {
     if (!change.removed.empty()) entries.erase(change.removed);
     if (!change.added.empty()) entries[change.added] = change.node;
   }
@@ -271,13 +265,85 @@ class CrashModel {
     at(folder).pending.push_back(entry);
   }
 
-  static std::size_t choices_of(const Node& node) {
-    if (node.is_directory) return std::size_t{1} << node.pending.size();
-    return node.content == node.durable_content ? 1 : 5;
+  static constexpr std::size_t num_contents = 5;
+  static std::size_t choices_of(const Node& node) { return node.content == node.durable_content ? 1 : num_contents; }
+  static std::string path_in(const std::string& folder, const std::string& name) {
+    return folder.empty() ? name : folder + "/" + name;
+  }
+
+  // What a directory may show: each change that is pending has come to the disk or not.
+  static Entries entries_of(const Node& node, std::size_t choice) {
+    Entries entries = node.durable_entries;
+    for (std::size_t i = 0; i < node.pending.size(); ++i) {
+      if ((choice >> i & 1U) != 0) change(entries, node.pending[i]);
+    }
+    return entries;
+  }
+  static std::set<Entries> all_entries_of(const Node& node) {
+    std::set<Entries> all;
+    for (std::size_t choice = 0; choice < std::size_t{1} << node.pending.size(); ++choice) {
+      all.insert(entries_of(node, choice));
+    }
+    return all;
+  }
+
+  [[nodiscard]] double count(int number) const {
+    const Node& node = nodes_[static_cast<std::size_t>(number)];
+    if (!node.is_directory) return static_cast<double>(choices_of(node));
+    constexpr std::size_t most_pending = 14;
+    double sum = 0;
+    if (node.pending.size() > most_pending) {  // as if all were there, each time
+      sum = std::ldexp(1, static_cast<int>(node.pending.size()));
+      for (const auto& [name, child] : node.entries) sum *= count(child);
+      return sum;
+    }
+    for (const Entries& entries : all_entries_of(node)) {
+      double product = 1;
+      for (const auto& [name, child] : entries) product *= count(child);
+      sum += product;
+    }
+    return sum;
+  }
+
+  // Puts each state of a node into the tree in turn and calls then(), which goes on with what comes after it there.
+  bool visit_node(int number, const std::string& path, Tree& tree, const std::function<bool()>& then) const {
+    const Node& node = nodes_[static_cast<std::size_t>(number)];
+    if (!node.is_directory) {
+      for (std::size_t choice = 0; choice < choices_of(node); ++choice) {
+        tree[path] = content_of(node, choice);
+        if (!then()) return false;
+      }
+      tree.erase(path);
+      return true;
+    }
+    if (!path.empty()) tree[path] = std::nullopt;
+    for (const Entries& entries : all_entries_of(node)) {
+      if (!visit_entries(entries.begin(), entries.end(), path, tree, then)) return false;
+    }
+    tree.erase(path);
+    return true;
+  }
+  bool visit_entries(Entries::const_iterator entry, Entries::const_iterator end, const std::string& folder, Tree& tree,
+                     const std::function<bool()>& then) const {
+    if (entry == end) return then();
+    return visit_node(entry->second, path_in(folder, entry->first), tree,
+                      [&] { return visit_entries(std::next(entry), end, folder, tree, then); });
+  }
+
+  void draw_node(int number, const std::string& path, Tree& tree, std::mt19937& random) const {
+    const Node& node = nodes_[static_cast<std::size_t>(number)];
+    if (!node.is_directory) {
+      tree[path] = content_of(node, random() % choices_of(node));
+      return;
+    }
+    if (!path.empty()) tree[path] = std::nullopt;
+    const std::uint64_t choice = (std::uint64_t{random()} << 32U) | random();
+    for (const auto& [name, child] : entries_of(node, choice)) draw_node(child, path_in(path, name), tree, random);
   }
 
   // What stays as it was durable is not touched by the rest.
   static std::string content_of(const Node& node, std::size_t choice) {
+    if (choices_of(node) == 1) return node.content;
     const std::string& all = node.content;
     const std::string& durable = node.durable_content;
     const auto shorter = static_cast<std::ptrdiff_t>(std::min(all.size(), durable.size()));
@@ -298,57 +364,63 @@ class CrashModel {
     }
   }
 
-  [[nodiscard]] Tree state(const std::vector<std::size_t>& choice) const {
-    Tree tree;
-    add_to(tree, 0, "", choice);
-    return tree;
-  }
-  void add_to(Tree& tree, int number, const std::string& path, const std::vector<std::size_t>& choice) const {
-    const auto index = static_cast<std::size_t>(number);
-    const Node& node = nodes_[index];
-    if (!node.is_directory) {
-      tree[path] = content_of(node, choice[index]);
-      return;
-    }
-    if (!path.empty()) tree[path] = std::nullopt;
-    auto entries = node.durable_entries;
-    for (std::size_t i = 0; i < node.pending.size(); ++i) {
-      if ((choice[index] >> i & 1U) != 0) change(entries, node.pending[i]);
-    }
-    for (const auto& [name, child] : entries) add_to(tree, child, path.empty() ? name : path + "/" + name, choice);
-  }
-
   std::vector<Node> nodes_;  // the first is the root
 };
 
-/// Counts the moments at which the power was cut, and those of which every state that it can leave was looked at.
+/// Counts the moments at which the power was cut, the states that it could have left then, and those that were looked
+/// at: each state once, though it may be left at several moments.
 struct CutCount {
   std::size_t num_moments = 0;
-  std::size_t num_exhaustive = 0;
+  std::size_t num_exhaustive = 0;  // of which all states were looked at
+  double num_possible = 0;         // at all moments together
+  double num_tried = 0;            // of those, the ones that were looked at before included
+  std::size_t num_looked_at = 0;
 
   [[nodiscard]] std::string text() const {
-    return "all of " + std::to_string(num_exhaustive) + " of " + std::to_string(num_moments) +
-           " moments, a seeded sample of the others";
+    std::ostringstream text;
+    text.precision(4);
+    text << num_looked_at << " states are looked at, which stand for " << num_tried << " of the " << num_possible
+         << " that power cuts leave at " << num_moments << " moments: all of those at " << num_exhaustive
+         << " of them, a seeded sample at the others";
+    return text.str();
   }
 };
 
-/// Returns the states in which a power cut can leave the disk after some number of changes, of which it had `begin` at
-/// least: all of them where they are few.
-[[nodiscard]] inline std::set<Tree> crash_states(const Tree& before, const std::vector<DiskChange>& changes,
-                                                 std::size_t begin, CutCount& count) {
-  constexpr std::size_t most_at_once = 500;
-  constexpr std::size_t num_drawn = 60;
+/// Calls visit(state) with the states in which a power cut can leave the disk after some number of changes, of which it
+/// had `begin` at least, until it returns false: all of them at a moment at which there are at most `most_at_once`, or
+/// else a sample.
+template <class Visit>
+void visit_crash_states(const Tree& before, const std::vector<DiskChange>& changes, std::size_t begin, CutCount& count,
+                        const Visit& visit) {
+  constexpr double most_at_once = is_sanitized ? 500 : 3000;
+  constexpr int num_drawn = is_sanitized ? 60 : 300;
   std::mt19937 random{1};
-  std::set<Tree> states;
+  std::unordered_set<std::size_t> seen;
+  const auto look = [&](const Tree& state) {
+    ++count.num_tried;
+    std::string text;
+    for (const auto& [path, content] : state) text += path + '\1' + (content ? *content + '\2' : std::string{'\3'});
+    if (!seen.insert(std::hash<std::string>{}(text)).second) return true;
+    ++count.num_looked_at;
+    return static_cast<bool>(visit(state));
+  };
   CrashModel model{before};
   for (std::size_t i = 0; i <= changes.size(); ++i) {
     if (i >= begin) {
       ++count.num_moments;
-      if (model.add_states(states, most_at_once, num_drawn, random)) ++count.num_exhaustive;
+      const double num_states = model.num_states();
+      count.num_possible += num_states;
+      if (num_states <= most_at_once) {
+        ++count.num_exhaustive;
+        if (!model.visit_all(look)) return;
+      } else {
+        for (int drawn = 0; drawn < num_drawn; ++drawn) {
+          if (!look(model.draw(random))) return;
+        }
+      }
     }
     if (i < changes.size()) model.apply(changes[i]);
   }
-  return states;
 }
 
 /// Lets one call fail as the system would let it, or kills the process there.
@@ -378,6 +450,27 @@ class FailingFiles : public railyard::detail::Files {
   }
   int open_directory(const Path& path) override {
     return call("open", [&] { return Files::open_directory(path); });
+  }
+  int open_at(int directory, const char* name, int flags) override {
+    return call("open at", [&] { return Files::open_at(directory, name, flags); });
+  }
+  ssize_t read_at(int fd, std::byte* to, std::size_t size, off_t at) override {
+    return call("read", [&] { return Files::read_at(fd, to, size, at); });
+  }
+  int status(const Path& path, struct stat& status) override {
+    return call("stat", [&] { return Files::status(path, status); });
+  }
+  int status_of(int fd, struct stat& status) override {
+    return call("fstat", [&] { return Files::status_of(fd, status); });
+  }
+  int lock(int fd, int operation) override {
+    return call("lock", [&] { return Files::lock(fd, operation); });
+  }
+  int lock(int fd, int command, struct flock& lock) override {
+    return call("lock", [&] { return Files::lock(fd, command, lock); });
+  }
+  int touch(int fd) override {
+    return call("touch", [&] { return Files::touch(fd); });
   }
   ssize_t write(int fd, const std::byte* from, std::size_t size) override {
     if (how_ == How::writes_less && num_calls_ == number_) size = (size + 1) / 2;

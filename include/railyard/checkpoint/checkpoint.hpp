@@ -10,12 +10,14 @@
 //   files/                        what the user has added
 #pragma once
 
+#include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/input_file.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/checkpoint/detail/json_values.hpp"
 #include "railyard/checkpoint/detail/manifest_text.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/checkpoint/detail/pieces.hpp"
+#include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/checkpoint/manifest.hpp"
 #include "railyard/checkpoint/safetensors.hpp"
 
@@ -51,12 +53,20 @@ class Checkpoint {
   /// Throws: DataError that names the file, says what is wrong with it and what to do; Error if a file may be whole,
   /// but cannot be opened.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory) {
-    return Checkpoint{read_contents(directory)};
+    return open(directory, std::make_shared<detail::Files>());
+  }
+  [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory,
+                                       const std::shared_ptr<detail::Files>& files) {
+    return Checkpoint{read_contents(directory, files)};
   }
 
   /// Does the same, but keeps no file open, so that retention knows nothing of it. For those who look at many.
   [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory) {
-    auto contents = read_contents(directory);
+    return peek(directory, std::make_shared<detail::Files>());
+  }
+  [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory,
+                                       const std::shared_ptr<detail::Files>& files) {
+    auto contents = read_contents(directory, files);
     contents->lock.reset();
     return Checkpoint{std::move(contents)};
   }
@@ -181,6 +191,7 @@ class Checkpoint {
  private:
   struct Contents {
     std::filesystem::path path{};
+    std::shared_ptr<detail::Files> files{};
     Manifest manifest{};
     std::shared_ptr<const detail::InputFile> lock{};
     std::map<std::string, std::shared_ptr<const detail::InputFile>> in_memory{};
@@ -188,15 +199,17 @@ class Checkpoint {
 
   explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 
-  [[nodiscard]] static std::shared_ptr<Contents> read_contents(const std::filesystem::path& directory) {
+  [[nodiscard]] static std::shared_ptr<Contents> read_contents(const std::filesystem::path& directory,
+                                                               const std::shared_ptr<detail::Files>& files) {
     auto contents = std::make_shared<Contents>();
     contents->path = std::filesystem::absolute(directory);
-    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name);
-    lock(*contents->lock);
+    contents->files = files;
+    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name, files);
+    lock(*contents->lock, *files);
     const std::string text = contents->lock->text(detail::max_manifest_size);
     contents->manifest = detail::reading(contents->lock->path(), [&] { return detail::read_manifest(text); });
     for (const ManifestFile& file : contents->manifest.files) {
-      const auto size = detail::InputFile::open(contents->path, file.name)->size();
+      const auto size = detail::InputFile::open(contents->path, file.name, files)->size();
       if (size != file.size) {
         detail::throw_damaged(contents->path / file.name,
                               detail::compose("it has {} bytes and should have {}", size, file.size));
@@ -207,21 +220,24 @@ class Checkpoint {
 
   // Whoever wants to remove the checkpoint takes the lock for himself alone. Where there are no locks at all, nobody
   // can be kept from it.
-  static void lock(const detail::InputFile& manifest) {
-    if (::flock(manifest.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  static void lock(const detail::InputFile& manifest, detail::Files& files) {
+    const int fd = manifest.descriptor();
+    const auto take = [&] { return files.lock(fd, LOCK_SH | LOCK_NB); };
+    if (detail::uninterrupted(take) != 0 && errno == EWOULDBLOCK) {
       throw detail::RemovedError{manifest.path()};
     }
     struct stat opened {};
-    struct stat named {};
-    if (::fstat(manifest.descriptor(), &opened) != 0 || ::stat(manifest.path().c_str(), &named) != 0 ||
-        opened.st_ino != named.st_ino) {
-      throw detail::RemovedError{manifest.path()};
+    if (detail::uninterrupted([&] { return files.status_of(fd, opened); }) != 0) {
+      detail::throw_unreadable(manifest.path(), errno);
     }
+    const auto named = detail::status_of(files, manifest.path());
+    if (!named || opened.st_ino != named->st_ino) throw detail::RemovedError{manifest.path()};
   }
 
   [[nodiscard]] std::shared_ptr<const detail::InputFile> input(const std::string& name) const {
     const auto found = contents_->in_memory.find(name);
-    return found == contents_->in_memory.end() ? detail::InputFile::open(path(), name) : found->second;
+    return found == contents_->in_memory.end() ? detail::InputFile::open(path(), name, contents_->files)
+                                               : found->second;
   }
 
   [[nodiscard]] bool has_file(std::string_view name) const {

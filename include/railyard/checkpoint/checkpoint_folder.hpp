@@ -38,6 +38,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 namespace railyard::inline v0_1 {
 
@@ -167,7 +168,6 @@ class CheckpointFolder {
   /// one has been found.
   void retain(const Retention& retention) {
     constexpr std::size_t most_at_once = 16;  // each costs a descriptor
-    const std::size_t num_damaged = seen_.num_damaged();
     std::vector<std::string> problems;
     const auto surplus = surplus_of(retention, problems);
     for (std::size_t begin = 0; begin < surplus.size(); begin += most_at_once) {
@@ -180,8 +180,9 @@ class CheckpointFolder {
       for (const Doomed& one : doomed) trash.push_back(one.trash);
       if (const auto left = remove(trash); !left.empty()) throw Error{left.front()};
     }
-    if (seen_.num_damaged() > num_damaged) {
-      throw Error{detail::compose("{}; it counts no more as one of the best", problems.back())};
+    for (const std::string& problem : problems) {  // each once, though it is there the next time as well
+      if (!told_.insert(problem).second) continue;
+      throw Error{detail::compose("{}; it counts no more as one of the best", problem)};
     }
   }
 
@@ -324,9 +325,9 @@ class CheckpointFolder {
     }
   }
 
-  static bool has_id(const std::filesystem::path& path, const std::string& id) {
+  [[nodiscard]] bool has_id(const std::filesystem::path& path, const std::string& id) const {
     try {
-      return Checkpoint::open(path).manifest().id == id;
+      return Checkpoint::open(path, files_).manifest().id == id;
     } catch (const Error&) {
       return false;
     }
@@ -360,25 +361,26 @@ class CheckpointFolder {
     return std::nullopt;
   }
 
-  using Read = Checkpoint (*)(const std::filesystem::path&);
+  using Read = Checkpoint (*)(const std::filesystem::path&, const std::shared_ptr<detail::Files>&);
 
-  static std::optional<Checkpoint> open(const std::filesystem::path& path, Read read,
-                                        std::vector<std::string>* problems = nullptr) {
+  std::optional<Checkpoint> open(const std::filesystem::path& path, Read read,
+                                 std::vector<std::string>* problems = nullptr) const {
     try {
-      return read(path);
+      return read(path, files_);
     } catch (const detail::RemovedError&) {
     } catch (const DataError& error) {
-      std::error_code ignored;
-      const bool is_gone = !std::filesystem::exists(path, ignored) && !ignored;
+      struct stat status {};
+      const auto look = [&] { return files_->status(path, status); };
+      const bool is_gone = detail::uninterrupted(look) != 0 && errno == ENOENT;
       if (problems != nullptr && !is_gone) problems->emplace_back(error.what());
     }
     return std::nullopt;
   }
 
-  [[nodiscard]] std::vector<Checkpoint> all(Read read) const {
+  [[nodiscard]] std::vector<Checkpoint> all(Read read, std::vector<std::string>* problems = nullptr) const {
     std::vector<Checkpoint> all;
     for (const std::uint64_t number : numbers()) {
-      if (auto checkpoint = open(path_of(number), read)) all.push_back(std::move(*checkpoint));
+      if (auto checkpoint = open(path_of(number), read, problems)) all.push_back(std::move(*checkpoint));
     }
     return all;
   }
@@ -386,7 +388,7 @@ class CheckpointFolder {
   [[nodiscard]] bool is_whole(const Checkpoint& checkpoint, std::vector<std::string>& problems) const {
     if (checkpoint.manifest().generation == generation_) return true;  // this program has written it
     try {
-      std::string fault = seen_.fault_of(checkpoint);
+      std::string fault = seen_.fault_of(checkpoint, files_);
       if (fault.empty()) return true;
       problems.push_back(std::move(fault));
     } catch (const detail::RemovedError&) {
@@ -397,7 +399,7 @@ class CheckpointFolder {
   [[nodiscard]] std::vector<std::filesystem::path> surplus_of(const Retention& retention,
                                                               std::vector<std::string>& problems) const {
     if (retention.keep == 0) return {};
-    const auto all_there = all(&Checkpoint::peek);
+    const auto all_there = all(&Checkpoint::peek, &problems);
     std::set<std::filesystem::path> kept;
     int num_best = 0;
     for (const Checkpoint& checkpoint : detail::ranked(all_there, retention)) {
@@ -416,8 +418,10 @@ class CheckpointFolder {
   std::vector<Doomed> take_away(std::span<const std::filesystem::path> surplus) {
     std::vector<Doomed> doomed;
     for (const auto& path : surplus) {
-      detail::Descriptor lock{::open((path / detail::manifest_name).c_str(), O_RDWR | O_CLOEXEC)};
-      if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+      const auto manifest = path / detail::manifest_name;
+      detail::Descriptor lock{detail::uninterrupted([&] { return files_->open(manifest, O_RDWR); })};
+      const auto take = [&] { return files_->lock(lock.get(), LOCK_EX | LOCK_NB); };
+      if (detail::uninterrupted(take) != 0 && errno == EWOULDBLOCK) continue;
       auto trash = trash_of(path.filename().string());
       detail::check_call(detail::uninterrupted([&] { return files_->rename(path, trash); }), "rename", path);
       doomed.push_back({std::move(trash), std::move(lock)});
@@ -441,12 +445,14 @@ class CheckpointFolder {
   std::uint64_t generation_;
   std::shared_ptr<detail::Files> files_;
   mutable detail::SeenCheckpoints seen_{};
+  std::set<std::string> told_{};  // by retain()
   bool is_made_ = false;
 };
 
 /// Returns the newest complete checkpoint in the directory of a run, or nothing.
-[[nodiscard]] inline std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run) {
-  return CheckpointFolder{run / "checkpoints"}.newest();
+[[nodiscard]] inline std::optional<Checkpoint> newest_checkpoint(
+    const std::filesystem::path& run, std::shared_ptr<detail::Files> files = std::make_shared<detail::Files>()) {
+  return CheckpointFolder{run / "checkpoints", 0, std::move(files)}.newest();
 }
 
 }  // namespace railyard::inline v0_1

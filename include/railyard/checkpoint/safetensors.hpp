@@ -2,6 +2,7 @@
 // Tensors from a file that any program has written. Checkpoint room.
 #pragma once
 
+#include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/input_file.hpp"
 #include "railyard/checkpoint/detail/safetensors.hpp"
 
@@ -62,9 +63,11 @@ inline void check_range(std::int64_t begin, std::int64_t end, std::int64_t count
 /// function is called.
 /// Throws: DataError that says what is wrong with the file; Error if it cannot be opened.
 [[nodiscard]] inline State read_safetensors(const std::filesystem::path& file) {
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto files = std::make_shared<detail::Files>();
+  const int fd = detail::uninterrupted([&] { return files->open(file, O_RDONLY); });
   State state;
-  state.tensors = detail::tensors_in(std::make_shared<const detail::InputFile>(file, detail::adopt(fd, file.string())));
+  state.tensors =
+      detail::tensors_in(std::make_shared<const detail::InputFile>(file, detail::adopt(fd, file.string()), files));
   return state;
 }
 

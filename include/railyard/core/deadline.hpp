@@ -43,6 +43,8 @@ class Deadline {
   /// The same budget, counted from now.
   [[nodiscard]] Deadline renewed() const { return after(budget_, setting_); }
 
+  /// When it was taken; nothing that makes sense if it never expires.
+  [[nodiscard]] Clock::time_point begin() const noexcept { return time_ - budget_; }
   /// When it expires; Clock::time_point::max() if never.
   [[nodiscard]] Clock::time_point time() const noexcept { return time_; }
 

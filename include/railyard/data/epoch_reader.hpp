@@ -14,6 +14,7 @@
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
@@ -228,9 +229,9 @@ inline std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadl
     is_resting_ = false;
     changed_.notify_all();
   }
-  if (deadline.is_never()) {
-    changed_.wait(lock, is_ready);
-  } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
+  detail::AwakeTime time;
+  while (!is_ready() && !time.is_over(deadline)) changed_.wait_for(lock, time.until_next_look(deadline));
+  if (!is_ready()) {
     is_late_ = true;
     const std::string noted = pool_.watch().noted();
     throw DataError{

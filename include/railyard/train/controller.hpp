@@ -16,6 +16,7 @@
 #include "railyard/train/run_config.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
@@ -165,6 +166,15 @@ class Controller {
     limit_ = after(now, settings_.kill_wait);
     is_killed_ = true;
     return orders;
+  }
+
+  /// Puts off all that is due, where nobody has looked for so much longer than was meant: the program was suspended,
+  /// and its workers with it as a rule. What passes by the way on a busy machine counts.
+  void put_off(std::chrono::nanoseconds late) {
+    if (late <= detail::AwakeTime::most) return;
+    for (Time* limit : {&limit_, &suspect_limit_}) {
+      if (*limit != Time::max()) *limit = after(*limit, late);
+    }
   }
 
   /// Does what is due at this time; called at wakes_at() or later.

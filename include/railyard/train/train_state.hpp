@@ -263,9 +263,8 @@ class TrainState {
     }
     compare_preprocessors(checkpoint);
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
-    if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
-      worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
-    }
+    worker_->resumed_environment_ = manifest.environment;
+    worker_->warn_of_environment(worker_->environment_);
   }
 
   // What workers have learned themselves is, with another number of them, another by roundings: then those of the

@@ -148,7 +148,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 /// Throws: ConfigError if it may not.
 [[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const ScalingConfig& scaling,
                                             const RunInfo& info) {
-  const std::string remains = place.is_new ? std::string{} : remains_of_run(place.path);
+  const std::string remains = place.is_new ? std::string{} : looking_at_run([&] { return remains_of_run(place.path); });
   if (!remains.empty() && !accepts_change(run.accept_changes, "checkpoints")) {
     throw ConfigError{compose(
         "the run in {} has lost its run.json and its checkpoints, for {} still tell of it: put both back from a "
@@ -156,7 +156,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
         "told, or choose another RunConfig::name",
         place.path.string(), remains)};
   }
-  const bool is_new = place.is_new || !remains.empty() || is_barely_begun(place.path);
+  const bool is_new = place.is_new || !remains.empty() || looking_at_run([&] { return is_barely_begun(place.path); });
   if (is_new && run.resume == Resume::required) {
     if (place.is_new) remove_run_directory(place.path);
     throw ConfigError{
@@ -164,7 +164,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                 "and storage_path",
                 place.path.string())};
   }
-  if (!place.is_new) sweep_run_directory(place.path, is_new);
+  if (!place.is_new) looking_at_run([&] { sweep_run_directory(place.path, is_new); });
   if (is_new) return {};
   if (run.resume == Resume::never) {
     throw ConfigError{

@@ -5,6 +5,7 @@
 #include "railyard/train/data_config.hpp"
 #include "railyard/train/detail/accepted_changes.hpp"
 #include "railyard/train/detail/control_lane.hpp"
+#include "railyard/train/detail/environment.hpp"
 #include "railyard/train/detail/kept_preprocessors.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/detail/worker_waits.hpp"
@@ -308,6 +309,12 @@ class Worker {
 
   /// What equal bits depend on, for the manifests of checkpoints: rooms above this one add what they know.
   [[nodiscard]] NamedValues& environment() noexcept { return environment_; }
+  /// Adds to it what comes out only while the workers train, and warns where the checkpoint that the run goes on from
+  /// says something else.
+  void note_environment(const std::string& name, const Value& value) {
+    environment_.set(name, value);
+    warn_of_environment({{name, value}});
+  }
 
   /// Takes what changes the samples of a dataset that goes back to one of the Trainer's into the checkpoints from now
   /// on. Loaders do that.
@@ -352,6 +359,12 @@ class Worker {
 
   // Steps after which it is no accident that nothing was exchanged.
   static constexpr std::uint64_t steps_apart = 1000;
+
+  void warn_of_environment(const NamedValues& now) {
+    if (const std::string text = detail::difference_of(now, resumed_environment_); !text.empty()) {
+      warn(detail::compose("the run goes on from {} with {}: bits may differ", resumes_from(), text));
+    }
+  }
 
   // Nobody wants as many models as there are workers, of which none has seen all samples.
   void warn_of_training_apart() {
@@ -430,6 +443,7 @@ class Worker {
   bool has_saved_ = false;  // its state, over what it has gone on from in memory
   detail::ControlLane control_{};
   NamedValues environment_{};
+  NamedValues resumed_environment_{};  // on rank 0: of the checkpoint that it has gone on from, with as many workers
   detail::KeptPreprocessors preprocessors_{};  // of the datasets that are read
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };

@@ -164,9 +164,11 @@ TEST_CASE("Retention: a checkpoint that another process reads stays until that h
   for (const int fd : {is_open[0], is_open[1], is_over[0], is_over[1]}) ::close(fd);
 }
 
-TEST_CASE("Retention: damaged checkpoints count for nothing and are left to people") {
+TEST_CASE("Retention: damaged checkpoints count for nothing and are left to people, who are told once") {
   Scored scored{{{}, {}, {}}};
   fs::remove(scored.path / "checkpoint-000003" / "state.json");
+  CHECK_THROWS_WITH(scored.folder.retain({.keep = 1}),
+                    ContainsSubstring("checkpoint-000003/state.json") && ContainsSubstring("is missing"));
   scored.folder.retain({.keep = 1});
   CHECK(scored.kept() == Steps{2});
   CHECK(fs::exists(scored.path / "checkpoint-000003" / "manifest.json"));

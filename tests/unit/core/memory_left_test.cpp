@@ -39,6 +39,9 @@ class Groups {
   [[nodiscard]] std::size_t left() const { return ry::detail::memory_left({root_ / "membership", root_}); }
   [[nodiscard]] std::size_t limit() const { return ry::detail::memory_limit({root_ / "membership", root_}); }
   [[nodiscard]] std::size_t free(std::size_t left) const { return ry::detail::memory_free(root_ / "meminfo", left); }
+  [[nodiscard]] std::size_t free_with_swap(std::size_t left) const {
+    return ry::detail::memory_and_swap_free(root_ / "meminfo", left);
+  }
 
  private:
   std::filesystem::path root_;
@@ -121,6 +124,17 @@ TEST_CASE("memory_free: is what the host has left as well, where that is less") 
   CHECK(groups.free(mebibyte) == mebibyte);
   groups.write("meminfo", "an older kernel");
   CHECK(groups.free(64 * mebibyte) == 64 * mebibyte);
+}
+
+TEST_CASE("memory_and_swap_free: counts what can be moved to the disk, within what the control group leaves") {
+  const Groups groups{""};
+  groups.write("meminfo", "MemAvailable:     2048 kB\nSwapTotal: 4096 kB\nSwapFree:  1024 kB");
+  CHECK(groups.free_with_swap(64 * mebibyte) == 3 * mebibyte);
+  CHECK(groups.free_with_swap(mebibyte) == mebibyte);
+  groups.write("meminfo", "MemAvailable:     2048 kB");
+  CHECK(groups.free_with_swap(64 * mebibyte) == 2 * mebibyte);
+  groups.write("meminfo", "an older kernel");
+  CHECK(groups.free_with_swap(64 * mebibyte) == 64 * mebibyte);
 }
 
 TEST_CASE("check_memory_left: names what is needed, what is left and the remedy (TRAPS 26)") {

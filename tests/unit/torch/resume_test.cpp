@@ -142,6 +142,46 @@ TEST_CASE("Resume: what a loop does after an epoch is not left out where the run
   CHECK(result.metrics().at("rate").number() == 0.25);  // LibTorch's first step of a scheduler changes nothing
 }
 
+TEST_CASE("Resume: tells where gradients are exchanged in other buckets than before, and not where they are not") {
+  const std::string folder = new_folder();
+  const auto warnings_of = [&folder](std::size_t bucket_bytes, std::uint64_t failing_step) {
+    const auto train = [=](auto& worker) {
+      const ry::ModelOptions options{
+          .overlap = ry::Overlap::on, .bucket_bytes = bucket_bytes, .first_bucket_bytes = bucket_bytes};
+      auto net = ry::prepare_model(
+          worker, [] { return make_layers(false); }, options);
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.001));
+      ry::TrainState state{worker, {{"net", net}}};
+      while (worker.steps() < failing_step) {
+        worker.samples(4);
+        optimizer.zero_grad();
+        net->forward(torch::ones({4, 8}, torch::kFloat64)).sum().backward();
+        optimizer.step();
+        worker.end_step();
+      }
+      throw std::runtime_error{"as planned"};
+    };
+    ry::RunConfig config{.name = "run", .storage_path = folder, .progress = ry::Progress::quiet};
+    config.checkpoint = {.keep = 1, .every_steps = 1, .synchronous = true};
+    ry::Trainer<ry::Gloo, ry::Processes> trainer{train, {.num_workers = 2}, config};
+    const ry::Result result = trainer.fit();
+    REQUIRE(result.checkpoint());
+    const ry::NamedValues& environment = result.checkpoint()->manifest().environment;
+    CHECK(environment.at("bucket_bytes").template as<std::int64_t>() == static_cast<std::int64_t>(bucket_bytes));
+    CHECK(environment.find("bucket_plan") != nullptr);
+    std::string all;
+    for (const std::string& warning : result.warnings()) all += warning + "\n";
+    return all;
+  };
+  CHECK(warnings_of(1000, 6).find("bits may differ") == std::string::npos);
+  CHECK(warnings_of(1000, 12).find("bits may differ") == std::string::npos);
+  const std::string other = warnings_of(2000, 18);
+  std::filesystem::remove_all(folder);
+  CHECK_THAT(other,
+             ContainsSubstring("with bucket_bytes 2000 instead of 1000, first_bucket_bytes 2000 instead of 1000"));
+  CHECK_THAT(other, ContainsSubstring("with bucket_plan ") && ContainsSubstring(" buckets, "));
+}
+
 TEST_CASE("Resume: threads do so without random numbers, and other numbers of workers up to rounding") {
   const double whole = sum_of<ry::SharedMemory, ry::Threads>(never, false, 2, 2);
   CHECK(sum_of<ry::SharedMemory, ry::Threads>(10, false, 2, 2) == whole);

@@ -3,6 +3,7 @@
 #include "railyard/train/checkpoint_config.hpp"
 
 #include "support/catch.hpp"
+#include "unit/train/copied_training.hpp"
 #include "unit/train/toy_training.hpp"
 
 #include <algorithm>
@@ -182,6 +183,37 @@ TEST_CASE("Checkpoints: training goes on when a rank finds no memory for its par
   const std::string words = "of step 1 could not be written: rank " + std::to_string(poor) + ": ";
   CHECK(std::any_of(result.warnings().begin(), result.warnings().end(),
                     [&](const std::string& warning) { return warning.find(words) != std::string::npos; }));
+}
+
+TEMPLATE_TEST_CASE(
+    "Checkpoints: one that memory has no room for fails before any is taken, and training goes on (TRAPS 26)", "",
+    SharedThreads, SharedProcesses) {
+  const Scratch scratch;
+  const int rich = GENERATE(0, 1);
+  const ry::Result result = run_in<typename TestType::B, typename TestType::S>(
+      scratch, 2,
+      [rich](auto& worker) {
+        std::int64_t num_copies = 0;
+        UnevenPart part{.is_huge = worker.rank() == rich, .num_copies = &num_copies};
+        ry::TrainState state{worker, {{"part", part}}};
+        worker.samples(1);
+        worker.report({{"at", 0}}, state);
+        part.is_huge = false;
+        worker.samples(1);
+        worker.report({{"at", 1}}, state);
+      },
+      {.failure = {.memory_percent = 0}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.history().size() == 2);
+  CHECK(result.failed_checkpoints() == 1);
+  REQUIRE(result.checkpoint());
+  CHECK(result.checkpoint()->manifest().report == 1);
+  const auto is_told = [](const std::string& text) {
+    return text.find("of step 1 could not be written") != std::string::npos &&
+           text.find("does not fit into memory: the 2 workers") != std::string::npos;
+  };
+  CHECK(std::count_if(result.warnings().begin(), result.warnings().end(), is_told) == 1);
 }
 
 TEMPLATE_TEST_CASE("Checkpoints: are made although only rank 0 reports", "", SharedThreads, SharedProcesses) {

@@ -72,6 +72,19 @@ TEST_CASE("Controller: workers that do not start in time are named") {
                                              ContainsSubstring("nor had 3") && ContainsSubstring("start_timeout"));
 }
 
+TEST_CASE("Controller: time in which the program was suspended puts off what is due (TRAPS 25)") {
+  Controller controller = begun(2);
+  controller.put_off(400ms);  // a busy machine
+  CHECK(controller.wakes_at() == at(10s));
+  controller.put_off(1h);
+  CHECK(controller.wakes_at() == at(1h + 10s));
+  CHECK(is_idle(controller.on_time(at(1h + 9s))));
+  CHECK(controller.on_time(at(1h + 10s)).abort);
+  Controller other = running(2);
+  other.put_off(1h);
+  CHECK(other.wakes_at() == Controller::Time::max());
+}
+
 TEST_CASE("Controller: a ConfigError is of a kind of its own once its worker has started, and so of the training") {
   const WorkerExit refused{.kind = WorkerExit::Kind::threw, .message = "no batch", .is_config_error = true};
   Controller controller = running(2);

@@ -7,6 +7,7 @@
 
 #include "support/catch.hpp"
 #include "support/crash_disk.hpp"
+#include "unit/checkpoint/support.hpp"
 #include "unit/train/poor_group.hpp"
 #include "unit/train/scratch.hpp"
 
@@ -15,6 +16,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace ry = railyard;
 namespace rt = railyard_test;
@@ -57,15 +59,16 @@ class Program {
 };
 
 constexpr std::int64_t last_report = 3;
+constexpr const char* crashed_run = "new/storage/run";  // in storage of which nothing is there yet
 // A claim may outlive the lease, and is waited for then.
 constexpr ry::detail::LeaseTimes of_no_wait{.beat = std::chrono::milliseconds{1},
                                             .patience = std::chrono::milliseconds{2}};
 
 // Says what is wrong with what a power cut has left, or nothing.
 std::string fault_of(const rt::Tree& state) {
-  const Scratch scratch;
+  const rt::Scratch scratch;
   rt::write_tree(state, scratch.path());
-  const auto run = scratch.path() / "storage" / "run";
+  const auto run = scratch.path() / crashed_run;
   const auto newest = ry::newest_checkpoint(run);
   if (!newest) return {};  // the run begins anew, or is refused: nothing was promised yet
   newest->verify();
@@ -81,16 +84,19 @@ std::string fault_of(const rt::Tree& state) {
   return {};
 }
 
-}  // namespace
+// What two programs have done to the files of a run, one after the other.
+struct Recorded {
+  rt::Tree before{};
+  std::vector<rt::DiskChange> changes{};
+  std::size_t first_save = 0;  // so many of them had been made when the first checkpoint was committed
+};
 
-TEST_CASE(
-    "TRAPS 34: Power cuts: a checkpoint never lasts without the reports, the run and the generation that it counts "
-    "on") {
-  const Scratch scratch;
-  const auto run = scratch.path() / "storage" / "run";
-  std::filesystem::create_directories(run / "logs");
-  const rt::Tree before = rt::tree_of(scratch.path());
+Recorded record_run(const Scratch& scratch, int forgotten_sync = -1) {
+  const auto run = scratch.path() / crashed_run;
+  Recorded recorded{.before = rt::tree_of(scratch.path())};
   const auto files = std::make_shared<rt::RecordingFiles>(scratch.path());
+  files->forgotten_sync = forgotten_sync;
+  CHECK(ry::detail::make_run_directory("run", run.parent_path(), files).is_new);
   {
     Program first{run, files};
     const auto record = ry::detail::JsonObject{}.add("backend", "b").add("scaling", "s").add("world_size", 1);
@@ -98,10 +104,12 @@ TEST_CASE(
     REQUIRE(ry::detail::write_object(run / "run.json", run_json, false, files).empty());
     for (const std::int64_t report : {0, 1}) first.report(report);
     first.save(1);
+    recorded.first_save = files->changes().size();
     for (const std::int64_t report : {2, 3}) first.report(report);
   }
+  CHECK_FALSE(ry::detail::make_run_directory("run", run.parent_path(), files).is_new);
   Program second{run, files};  // takes the run over, and goes on from the checkpoint
-  second.directory().begin_with(ry::detail::read_run_record(run).lines);
+  second.directory().begin_with(ry::detail::read_run_record(run, files).lines);
   second.directory().go_back(2);
   for (const std::int64_t report : {2, 3}) second.report(report);
   second.save(last_report);
@@ -109,16 +117,44 @@ TEST_CASE(
   const auto settle = [&second] { second.directory().settle(); };
   REQUIRE(second.directory().write_last("result.json", result, true, settle).empty());
   CHECK(second.directory().take_complaints().empty());
+  recorded.changes = files->changes();
+  return recorded;
+}
 
+}  // namespace
+
+TEST_CASE(
+    "TRAPS 34: Power cuts: a checkpoint never lasts without the reports, the run and the generation that it counts "
+    "on") {
+  const Scratch scratch;
+  const Recorded recorded = record_run(scratch);
   rt::CutCount cuts;
-  const auto states = rt::crash_states(before, files->changes(), 0, cuts);
-  CHECK(states.size() > 100);
-  WARN(states.size() << " states: " << cuts.text());
-  for (const rt::Tree& state : states) {
-    const std::string fault = fault_of(state);
-    if (!fault.empty()) CHECK(fault == "");
-  }
-  for (const rt::Tree& state : rt::crash_states(before, files->changes(), files->changes().size(), cuts)) {
-    CHECK_THAT(state.at("storage/run/result.json").value(), ContainsSubstring("succeeded"));
-  }
+  std::string fault;
+  rt::visit_crash_states(recorded.before, recorded.changes, 0, cuts, [&](const rt::Tree& state) {
+    fault = fault_of(state);
+    return fault.empty();
+  });
+  CHECK(fault == "");
+  CHECK(cuts.num_looked_at > 100);
+  WARN(cuts.text());
+  rt::CutCount at_end;
+  rt::visit_crash_states(
+      recorded.before, recorded.changes, recorded.changes.size(), at_end, [&](const rt::Tree& state) {
+        CHECK_THAT(state.at(std::string{crashed_run} + "/result.json").value(), ContainsSubstring("succeeded"));
+        return true;
+      });
+}
+
+TEST_CASE("TRAPS 34: Power cuts: the folders that a run has made above its own last as its first checkpoint does") {
+  const int forgotten_sync = GENERATE(-1, 0);  // none, or that of the first folder's name
+  const Scratch scratch;
+  const Recorded recorded = record_run(scratch, forgotten_sync);
+  const std::string manifest = std::string{crashed_run} + "/checkpoints/checkpoint-000001/manifest.json";
+  rt::CutCount cuts;
+  bool is_lost = false;
+  rt::visit_crash_states(recorded.before, recorded.changes, recorded.first_save, cuts, [&](const rt::Tree& state) {
+    is_lost = state.count(manifest) == 0;
+    return !is_lost;
+  });
+  CHECK(is_lost == (forgotten_sync == 0));
 }

@@ -2,8 +2,12 @@
 // What is saved, and runs that go on from it.
 #include "railyard/train/train_state.hpp"
 
+#include "railyard/train/detail/build_id.hpp"
+
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
+
+#include "railyard/checkpoint/detail/manifest_text.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -385,6 +389,40 @@ TEST_CASE("Run: a checkpoint says what equal bits depend on, and the log what of
   const auto fewer = differences(run_on(2, 22, 1));
   REQUIRE(fewer.size() == 1);
   CHECK_THAT(fewer[0], ContainsSubstring("started with a world size of 2 and goes on with 1"));
+}
+
+TEST_CASE(
+    "Run: tells of another build, and of what comes out only while it trains, where a checkpoint knows (TRAPS 44)") {
+  const Scratch scratch;
+  const auto run_to = [&scratch](std::uint64_t last, const std::string& plan) {
+    const auto go = [last, plan](auto& worker, std::uint64_t step) {
+      if (step == last) throw std::runtime_error{"a test"};
+      if (step % steps_per_epoch == 2) worker.note_environment("plan", plan);
+    };
+    return run<SharedProcesses>(scratch, go, {.name = "run"});
+  };
+  const auto rewrite = [](const ry::Result& result, const auto& change) {
+    const auto path = result.checkpoint()->path() / "manifest.json";
+    ry::Manifest manifest = ry::detail::read_manifest(read_text(path));
+    change(manifest.environment);
+    std::ofstream{path} << ry::detail::manifest_text(manifest);
+  };
+  const ry::Result first = run_to(8, "a");
+  CHECK(first.warnings().empty());
+  REQUIRE(first.checkpoint());
+  CHECK(first.checkpoint()->manifest().environment.at("build").as<std::string>() == ry::detail::program_build());
+  CHECK(first.checkpoint()->manifest().environment.at("plan").as<std::string>() == "a");
+  rewrite(first, [](ry::NamedValues& environment) { environment.set("build", "0123"); });
+  const ry::Result second = run_to(13, "b");
+  REQUIRE(second.warnings().size() == 2);
+  CHECK_THAT(second.warnings()[0],
+             ContainsSubstring("with build " + ry::detail::program_build() + " instead of 0123: bits may differ"));
+  CHECK_THAT(second.warnings()[1], ContainsSubstring("with plan b instead of a: bits may differ"));
+  rewrite(second, [](ry::NamedValues& environment) { environment = {{"railyard", std::string{ry::version}}}; });
+  const ry::Result third = run_to(1000, "c");  // from a checkpoint that knows of neither
+  REQUIRE(third);
+  const auto is_about_bits = [](const std::string& text) { return text.find("bits may differ") != std::string::npos; };
+  CHECK(std::none_of(third.warnings().begin(), third.warnings().end(), is_about_bits));
 }
 
 TEST_CASE(

@@ -203,6 +203,37 @@ TEMPLATE_TEST_CASE("WorkerLink: knows after a restart what memory snapshots of a
   for (const int rank : {0, 1}) CHECK(story.messages.at(rank) == std::vector<std::string>{"280000 180000 0"});
 }
 
+TEMPLATE_TEST_CASE("WorkerLink: refuses a snapshot for which there is no memory before it takes any (TRAPS 26)", "",
+                   ry::Threads, ry::Processes) {
+  constexpr std::size_t more_than_any_memory = std::size_t{1} << 50U;
+  auto group = TestType{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
+    constexpr auto kind = ry::SnapshotKind::checkpoint;
+    const auto take = [&](std::size_t size) {
+      try {
+        const ry::Snapshot snapshot = link.take_snapshot(size, kind);
+        link.drop_snapshot(snapshot.slot);
+        return fmt::to_string(snapshot.slot);
+      } catch (const ry::Error& error) {
+        return std::string{error.what()};
+      }
+    };
+    link.post(bytes_of(take(1000)));
+    link.post(bytes_of(take(more_than_any_memory)));
+    link.post(bytes_of(link.snapshot_memory(kind, more_than_any_memory) <= 2000 ? "little" : "much"));
+    link.post(bytes_of(take(1000)));
+  });
+  const Story story = follow_to_end(*group);
+  for (const int rank : {0, 1}) {
+    const auto& told = story.messages.at(rank);
+    REQUIRE(told.size() == 4);
+    CHECK(told[0] == "0");
+    CHECK_THAT(told[1], ContainsSubstring("does not fit into memory: the 2 workers of this process need ") &&
+                            ContainsSubstring("MiB are free") && ContainsSubstring("give the job more memory"));
+    CHECK(told[2] == "little");
+    CHECK((told[3] == "0" || told[3] == "1"));
+  }
+}
+
 TEST_CASE("Threads: make memory for a snapshot when it is taken, and Processes before they fork") {
   const auto count_files = [] {
     std::error_code gone;

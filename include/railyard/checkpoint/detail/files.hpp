@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The one seam through which the files of checkpoints and of their run are changed. Checkpoint room.
+// The one seam through which the files of checkpoints and of their run are read and changed. Checkpoint room.
 #pragma once
 
 #include "railyard/core/version.hpp"
@@ -14,6 +14,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,7 +38,19 @@ class Files {
   /// Returns a descriptor of a file that may be there; flags: O_RDONLY or another way to open it, and O_CREAT and so
   /// on.
   virtual int open(const Path& path, int flags) { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
+  /// The same of what has that name in a directory that is open.
+  virtual int open_at(int directory, const char* name, int flags) {
+    return ::openat(directory, name, flags | O_CLOEXEC);
+  }
   virtual int open_directory(const Path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+  virtual ssize_t read_at(int fd, std::byte* to, std::size_t size, off_t at) { return ::pread(fd, to, size, at); }
+  virtual int status(const Path& path, struct stat& status) { return ::stat(path.c_str(), &status); }
+  virtual int status_of(int fd, struct stat& status) { return ::fstat(fd, &status); }
+  /// Locks an open file, as flock does, or as fcntl does, which can also be asked about a lock.
+  virtual int lock(int fd, int operation) { return ::flock(fd, operation); }
+  virtual int lock(int fd, int command, struct flock& lock) { return ::fcntl(fd, command, &lock); }
+  /// Gives a file the time of now.
+  virtual int touch(int fd) { return ::futimens(fd, nullptr); }
   virtual ssize_t write(int fd, const std::byte* from, std::size_t size) { return ::write(fd, from, size); }
   /// Writes in place of what is there.
   virtual ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "railyard/checkpoint/detail/crc32c.hpp"
+#include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
+#include "railyard/checkpoint/detail/storage.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
@@ -43,23 +45,25 @@ class InputFile {
   /// Opens the file `name` in a directory, which may lie in folders below it. Symbolic links below the directory are
   /// not followed: they could lead out of it. Throws: DataError if it is not there or no plain file; Error if it may be
   /// whole, but cannot be opened.
-  [[nodiscard]] static std::shared_ptr<const InputFile> open(const std::filesystem::path& directory,
-                                                             std::string_view name) {
-    Descriptor at = open_or_throw(AT_FDCWD, directory.string(), O_PATH | O_DIRECTORY, directory);
+  [[nodiscard]] static std::shared_ptr<const InputFile> open(
+      const std::filesystem::path& directory, std::string_view name,
+      const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+    Descriptor at = open_or_throw(*files, AT_FDCWD, directory.string(), O_PATH | O_DIRECTORY, directory);
     const std::filesystem::path path = directory / name;
     for (auto slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/')) {
-      at = open_or_throw(at.get(), std::string{name.substr(0, slash)}, O_PATH | O_DIRECTORY | O_NOFOLLOW, path);
+      at = open_or_throw(*files, at.get(), std::string{name.substr(0, slash)}, O_PATH | O_DIRECTORY | O_NOFOLLOW, path);
       name.remove_prefix(slash + 1);
     }
     // Without O_NONBLOCK the opening of a pipe would wait for its writer.
     return std::make_shared<const InputFile>(
-        path, open_or_throw(at.get(), std::string{name}, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, path));
+        path, open_or_throw(*files, at.get(), std::string{name}, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, path), files);
   }
 
   /// Takes over an open file.
-  InputFile(std::filesystem::path path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {
+  InputFile(std::filesystem::path path, Descriptor file, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)), files_(std::move(files)), file_(std::move(file)) {
     struct stat status {};
-    if (::fstat(file_.get(), &status) != 0) throw_system(path_.string(), errno);
+    if (uninterrupted([&] { return files_->status_of(file_.get(), status); }) != 0) throw_system(path_.string(), errno);
     if (!S_ISREG(status.st_mode)) throw_damaged(path_, "it is no plain file");
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
@@ -75,7 +79,7 @@ class InputFile {
   /// Reads the bytes from begin on. Throws: DataError if there are fewer.
   void read(std::uint64_t begin, std::span<std::byte> to) const {
     if (!file_.is_open()) return copy(begin, to);
-    const std::size_t got = read_at(file_.get(), begin, to.data(), to.size());
+    const std::size_t got = read_some(*files_, file_.get(), begin, to);
     if (got == to.size()) return;
     if (errno != 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
     throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", begin + got));
@@ -109,18 +113,19 @@ class InputFile {
     std::copy_n(bytes_.data() + begin, to.size(), to.data());
   }
 
-  static Descriptor open_or_throw(int directory, const std::string& name, int flags,
+  static Descriptor open_or_throw(Files& files, int directory, const std::string& name, int flags,
                                   const std::filesystem::path& path) {
-    const int fd = ::openat(directory, name.c_str(), flags | O_CLOEXEC);
+    const int fd = uninterrupted([&] { return files.open_at(directory, name.c_str(), flags); });
     if (fd >= 0) return adopt(fd, path.string());
     if (errno == ENOENT) throw_damaged(path, "it is missing");
     if (errno == ELOOP || errno == ENOTDIR || errno == ENXIO)
       throw_damaged(path, "it is no plain file in plain folders");
-    if (errno == EIO) throw_damaged(path, "the disk cannot read it");
+    if (errno == EIO) throw_damaged(path, compose("the disk cannot read it: {}", explain_errno(errno)));
     throw_system(path.string(), errno);
   }
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_{};  // of the open file
   Descriptor file_{};
   std::span<const std::byte> bytes_{};  // without a file
   std::uint64_t size_ = 0;

@@ -3,12 +3,13 @@
 #pragma once
 
 #include "railyard/checkpoint/checkpoint.hpp"
+#include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/input_file.hpp"
 
 #include "railyard/core/error.hpp"
 
-#include <cstddef>
 #include <map>
+#include <memory>
 #include <string>
 
 namespace railyard::inline v0_1 {
@@ -19,30 +20,25 @@ class SeenCheckpoints {
  public:
   /// Returns what is wrong with its content; empty if nothing is. Throws: RemovedError if it is gone meanwhile, Error
   /// if it may be whole, but cannot be opened.
-  [[nodiscard]] std::string fault_of(const Checkpoint& checkpoint) {
+  [[nodiscard]] std::string fault_of(const Checkpoint& checkpoint, const std::shared_ptr<Files>& files) {
     const std::string& id = checkpoint.manifest().id;
     const auto known = faults_.find(id);
-    return known == faults_.end() ? faults_[id] = look_at(checkpoint) : known->second;
+    return known == faults_.end() ? faults_[id] = look_at(checkpoint, files) : known->second;
   }
 
-  /// How many of those that were looked at are damaged.
-  [[nodiscard]] std::size_t num_damaged() const noexcept { return num_damaged_; }
-
  private:
-  [[nodiscard]] std::string look_at(const Checkpoint& checkpoint) {
+  [[nodiscard]] std::string look_at(const Checkpoint& checkpoint, const std::shared_ptr<Files>& files) {
     try {
-      Checkpoint::open(checkpoint.path()).verify();  // open, so that nobody removes it meanwhile
+      Checkpoint::open(checkpoint.path(), files).verify();  // open, so that nobody removes it meanwhile
       return {};
     } catch (const RemovedError&) {
       throw;
     } catch (const DataError& error) {
-      ++num_damaged_;
       return error.what();
     }
   }
 
   std::map<std::string, std::string> faults_{};  // by id
-  std::size_t num_damaged_ = 0;
 };
 
 }  // namespace detail

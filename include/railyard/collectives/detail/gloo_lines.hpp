@@ -109,13 +109,13 @@ class GlooLines final : public MeshLines {
       target_->recv(peer, slot, offset, size_bytes);
       ++num_receives_;
     }
-    [[nodiscard]] bool wait(Time wake, const Deadline& deadline) override {
+    [[nodiscard]] bool wait(Time wake) override {
       lines_->set_alarm(wake);
       for (; num_receives_ > 0; --num_receives_) {
-        if (!lines_->alarm_->wait(*target_, Wait::receive, timeout(deadline))) return false;
+        if (!lines_->alarm_->wait(*target_, Wait::receive, longest)) return false;
       }
       for (; num_sends_ > 0; --num_sends_) {
-        if (!lines_->alarm_->wait(*source_, Wait::send, timeout(deadline))) return false;
+        if (!lines_->alarm_->wait(*source_, Wait::send, longest)) return false;
       }
       return true;
     }
@@ -128,10 +128,12 @@ class GlooLines final : public MeshLines {
     int num_receives_ = 0;
   };
 
-  // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
-  // when Gloo's own timer runs out it closes all connections before the others can have been told why.
+  // Not so large that adding it to the clock overflows. The alarm comes before it: when Gloo's own timer runs out, as
+  // it may while all are suspended, it closes all connections before the others can have been told why.
+  static constexpr Milliseconds longest = std::chrono::hours{24 * 365};
+
+  // Never 0, which fails at once.
   [[nodiscard]] static Milliseconds timeout(const Deadline& deadline) {
-    constexpr Milliseconds longest = std::chrono::hours{24 * 365};
     const auto left = deadline.remaining();
     return left >= longest ? longest : std::chrono::ceil<Milliseconds>(left) + std::chrono::seconds{5};
   }

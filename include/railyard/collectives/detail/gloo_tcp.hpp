@@ -12,6 +12,7 @@
 #include "railyard/collectives/detail/scratch.hpp"
 
 #include "railyard/core/backend.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/rank_connector.hpp"
@@ -172,6 +173,7 @@ class GlooTcp {
     Deadline::Clock::time_point next_look{};
     Milliseconds until_look{};
     bool has_announced = false;
+    detail::AwakeTime time{};
   };
   struct ResetAtEnd {
     Running*& pointer;
@@ -307,17 +309,21 @@ class GlooTcp {
       set_wake();
     }
     for (bool done = false; !done;) {
-      guarded([&] { done = transfer.wait(running_->wake, running_->deadline); });
+      guarded([&] { done = transfer.wait(running_->wake); });
       if (!done) look_around();
     }
   }
 
-  void set_wake() { running_->wake = std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time()); }
+  void set_wake() {
+    const auto now = Deadline::Clock::now();
+    static_cast<void>(running_->time.is_over(running_->deadline, now));  // a look
+    running_->wake = now + running_->time.until_next_look(running_->deadline);
+  }
 
   // Called now and then when an operation takes long: ends it at the deadline, or when a rank is gone from which
   // nothing is awaited at the moment, or when the ranks turn out to be in different operations.
   void look_around() {
-    if (running_->deadline.expired()) fail(detail::Notice::Kind::late, "the deadline has passed");
+    if (running_->time.is_over(running_->deadline)) fail(detail::Notice::Kind::late, "the deadline has passed");
     for (int rank = 0; rank < world_.size; ++rank) {
       if (rank == world_.rank || !is_closed(rank)) continue;
       // A rank may leave when it has done its part. If it had not, this operation will notice.
@@ -415,8 +421,6 @@ class GlooTcp {
 
   // How long a rank that has failed waits for the others' notices.
   static constexpr Milliseconds patience{250};
-  // How often a rank that waits looks whether the others are still there. Costs 20 us each time.
-  static constexpr Milliseconds poll_interval{100};
 
   World world_;
   std::unique_ptr<detail::MeshLines> lines_{};  // nullptr for a rank that is alone

@@ -5,6 +5,7 @@
 #include "railyard/collectives/detail/signature.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/world.hpp"
@@ -42,8 +43,9 @@ class LocalHub {
     const auto all_here = [this] {
       return std::all_of(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.has_arrived; });
     };
+    AwakeTime time;
     while (!failure_ && !all_here()) {
-      if (wait(lock, deadline)) continue;
+      if (wait(lock, deadline, time)) continue;
       if (failure_ || all_here()) break;
       std::vector<int> missing;
       for (int rank = 0; rank < size_; ++rank) {
@@ -154,13 +156,15 @@ class LocalHub {
     return mailboxes_[to_index(from) * to_index(size_) + to_index(to)];
   }
 
-  // Returns whether it was woken, false at the deadline.
-  bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline) {
+  // Returns false at the deadline; before, whether anything has changed or not.
+  bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline, AwakeTime& time) {
+    if (time.is_over(deadline)) return false;
     if (deadline.is_never()) {
       changed_.wait(lock);
-      return true;
+    } else {
+      changed_.wait_until(lock, Deadline::Clock::now() + time.until_next_look(deadline));
     }
-    return changed_.wait_until(lock, deadline.time()) == std::cv_status::no_timeout;
+    return true;
   }
 
   [[nodiscard]] std::uint64_t enter(int rank, const Signature& signature, Views views, const Deadline& deadline) {
@@ -200,6 +204,7 @@ class LocalHub {
   bool await(std::unique_lock<std::mutex>& lock, int rank, const Signature& signature, const Deadline& deadline,
              const Done& done) {
     bool in_time = true;
+    AwakeTime time;
     for (;;) {
       if (done()) return true;  // first: whoever has done its part may have left since
       if (failure_) return false;
@@ -211,7 +216,7 @@ class LocalHub {
         fail_late(rank, signature, deadline);
         return false;
       }
-      in_time = wait(lock, deadline);
+      in_time = wait(lock, deadline, time);
     }
   }
 

@@ -6,6 +6,7 @@
 #include "railyard/collectives/detail/signature.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
@@ -74,6 +75,7 @@ class Meeting {
     std::uint64_t last_shared = 0;
     const Outbox* box = nullptr;  ///< of a message that this rank sends
     std::uint64_t piece = 0;      ///< of that message, under way
+    mutable AwakeTime time{};     ///< that has been waited for
   };
 
   /// pidfds: by rank, of the processes of other ranks; empty if the ranks are threads of one process. They outlive
@@ -197,7 +199,7 @@ class Meeting {
       if (word.load(std::memory_order_acquire) >= at_least) return;
       if (!may_go_on(word, at_least, running)) return;
       if (turn % 8 == 7) {
-        if (running.deadline.expired()) give_up(running, lateness(running));
+        if (running.time.is_over(running.deadline)) give_up(running, lateness(running));
         if (Deadline::Clock::now() >= sleeps_from) {
           sleep(word, at_least, running);
           look_for_deaths(word, at_least, running);
@@ -243,7 +245,7 @@ class Meeting {
     if (word.load() < at_least) {
       // Where somebody has gone the reason to wake up may have come and gone before.
       const std::chrono::nanoseconds slice = is_lost ? std::chrono::milliseconds{1} : longest_sleep;
-      futex_wait(self.bell, bell, std::min(slice, running.deadline.remaining()));
+      futex_wait(self.bell, bell, std::min(slice, running.time.until_next_look(running.deadline)));
     }
     lane(0).num_asleep.fetch_sub(1);
     self.is_asleep.store(0);

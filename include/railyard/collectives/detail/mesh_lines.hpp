@@ -31,7 +31,7 @@ class MeshLines {
 
     /// Waits until all that was posted is done: what was to be received has come, and for what was to be sent the other
     /// end has posted its receive. Returns false at `wake`. Throws: std::exception if a line is lost.
-    [[nodiscard]] virtual bool wait(Time wake, const Deadline& deadline) = 0;
+    [[nodiscard]] virtual bool wait(Time wake) = 0;
   };
 
   MeshLines() = default;

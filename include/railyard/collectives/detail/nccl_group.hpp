@@ -9,6 +9,7 @@
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
@@ -119,12 +120,13 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
     NcclConfig config;
     NcclResult result = nccl_.comm_init_rank_config(&comm_, world_.size, id, world_.rank, &config);
     auto next_poll = Clock::now() + look_interval;
+    AwakeTime time;
     for (; is_good(result); result = state()) {
       if (result == NcclResult::success && state() == NcclResult::success) {
         is_joined_ = true;
         return;
       }
-      if (deadline.expired()) {
+      if (time.is_over(deadline)) {
         throw Error{
             compose("NCCL had not connected all ranks in {}{}", deadline.budget_text(), nccl_remedy("interface"))};
       }
@@ -339,13 +341,14 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   template <class Done>
   void await(const Operation& operation, const Deadline& deadline, const Done& done) {
     Watch watch;
+    AwakeTime time;
     while (!done()) {
       const auto now = Clock::now();
-      if (deadline.expired()) fail(operation, deadline, Notice::Kind::late, "the deadline has passed");
+      if (time.is_over(deadline, now)) fail(operation, deadline, Notice::Kind::late, "the deadline has passed");
       if (now >= watch.next_look) look_around(operation, deadline, watch);
       if (now - watch.begin > std::chrono::microseconds{100}) {  // before, a sleep would cost more than it spares
         const auto nap = std::min<std::chrono::nanoseconds>((now - watch.begin) / 8, std::chrono::milliseconds{1});
-        std::this_thread::sleep_for(std::min(nap, deadline.remaining()));
+        std::this_thread::sleep_for(std::min(nap, time.until_next_look(deadline)));
       }
     }
   }

@@ -227,7 +227,7 @@ class ProvenLines final : public MeshLines {
       busy(peer).receive(slot, to_ + offset, size_bytes);
     }
 
-    [[nodiscard]] bool wait(Time wake, const Deadline& /*deadline*/) override {
+    [[nodiscard]] bool wait(Time wake) override {
       while (true) {
         busy_.erase(std::remove_if(busy_.begin(), busy_.end(), [](ProvenLine* line) { return line->advance(); }),
                     busy_.end());

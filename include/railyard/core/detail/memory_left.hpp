@@ -111,17 +111,28 @@ template <class MemoryOf>
   return least_memory(groups, memory_left_in);
 }
 
+// Returns a number of /proc/meminfo, which tells of KiB, in bytes.
+[[nodiscard]] inline std::optional<std::size_t> number_of_host(const std::filesystem::path& host,
+                                                               std::string_view name) {
+  std::ifstream lines{host};
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(name)) continue;
+    return static_cast<std::size_t>(std::strtoull(line.c_str() + name.size(), nullptr, 10)) << 10U;
+  }
+  return std::nullopt;
+}
+
 /// Returns the same without what other programs of the host have taken: the bytes that can be had without any of them
 /// having to go. host: /proc/meminfo.
 [[nodiscard]] inline std::size_t memory_free(const std::filesystem::path& host = "/proc/meminfo",
                                              std::size_t left = memory_left()) {
-  std::ifstream lines{host};
-  for (std::string line; std::getline(lines, line);) {
-    constexpr std::string_view name = "MemAvailable:";  // in KiB
-    if (!line.starts_with(name)) continue;
-    return std::min(left, static_cast<std::size_t>(std::strtoull(line.c_str() + name.size(), nullptr, 10)) << 10U);
-  }
-  return left;
+  return std::min(left, number_of_host(host, "MemAvailable:").value_or(left));
+}
+/// Returns the same with what the host can still move to the disk to make room.
+[[nodiscard]] inline std::size_t memory_and_swap_free(const std::filesystem::path& host = "/proc/meminfo",
+                                                      std::size_t left = memory_left()) {
+  const auto available = number_of_host(host, "MemAvailable:");
+  return available ? std::min(left, *available + number_of_host(host, "SwapFree:").value_or(0)) : left;
 }
 
 /// Throws: ConfigError if the ranks need more to begin with than is left.

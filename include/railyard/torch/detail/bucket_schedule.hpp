@@ -5,10 +5,16 @@
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/model_options.hpp"
 
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/digest.hpp"
+#include "railyard/train/worker.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +41,12 @@ struct BucketLimits {
     most = std::max(total / parts, least);
   }
   return {.first = std::min(options.first_bucket_bytes, most), .others = std::min(options.bucket_bytes, most)};
+}
+
+// Keeps the settings of a plan with what equal bits depend on; the plan itself is told when it has been made.
+inline void note_bucket_sizes(Worker& worker, const ModelOptions& options) {
+  worker.environment().set("bucket_bytes", static_cast<std::int64_t>(options.bucket_bytes));
+  worker.environment().set("first_bucket_bytes", static_cast<std::int64_t>(options.first_bucket_bytes));
 }
 
 // Buckets are exchanged in one order on all ranks, so one is ready when it and all before it are complete. Until an
@@ -79,6 +91,12 @@ class BucketSchedule {
   }
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const noexcept { return buckets_; }
+  // Digits that are other ones if any gradient is in another bucket, or at another place in it.
+  [[nodiscard]] std::string plan() const {
+    std::uint64_t digest = 0;
+    for (const Bucket& bucket : buckets_) digest = digest_of(std::as_bytes(std::span{bucket}), digest);
+    return compose("{} buckets, {:016x}", buckets_.size(), digest);
+  }
   [[nodiscard]] std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
 
   void begin_pass() {

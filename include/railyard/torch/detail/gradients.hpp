@@ -157,6 +157,7 @@ class GradientExchange {
     compares_weights_ = options.compare_weights;
     schedule_.reset(slots_.size());
     weight_watch_.reset(slots_);
+    note_bucket_sizes(*worker_, options);
   }
 
   // Tells the user, at the end of training, of steps that have left no trace.
@@ -484,6 +485,7 @@ class GradientExchange {
       thread_ = std::make_unique<CommunicationThread>([this] { exchange_.take_bucket(aside_); },
                                                       pool ? pool->heap() : nullptr);
     }
+    worker_->note_environment("bucket_plan", schedule_.plan());
     overlap_ = Overlapping::active;
   }
 

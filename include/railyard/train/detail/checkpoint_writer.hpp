@@ -171,8 +171,8 @@ class CheckpointWriter {
   void make_reports_durable(std::vector<std::string>& losses) {
     await_reports_();
     const auto path = run_ / "metrics.jsonl";
-    if (!std::filesystem::exists(path)) return;
     try {
+      if (!is_there(*files_, path)) return;
       sync_file(path, &Files::sync_data);
       if (!has_reports_) sync_directory(*files_, run_);
       has_reports_ = true;
@@ -197,7 +197,7 @@ class CheckpointWriter {
     if (is_run_durable_) return;
     sync_file(run_ / "run.json", &Files::sync);
     const auto lease = run_ / "lease.json";  // has the generation of what follows
-    if (std::filesystem::exists(lease)) sync_file(lease, &Files::sync);
+    if (is_there(*files_, lease)) sync_file(lease, &Files::sync);
     sync_directory(*files_, run_);
     sync_directory(*files_, run_.parent_path());
     sync_directory(*files_, run_.parent_path().parent_path());

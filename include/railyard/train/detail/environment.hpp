@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What equal bits depend on beside the program: which CPU, which releases. Train room.
+// What equal bits depend on: which build of the program, which CPU, which releases. Train room.
 #pragma once
+
+#include "railyard/train/detail/build_id.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/value.hpp"
@@ -37,6 +39,7 @@ namespace detail {
 inline void note_environment(NamedValues& environment) {
   environment.set("railyard", std::string{version});
   environment.set("cpu", cpu_kind());
+  environment.set("build", program_build());
 }
 
 inline constexpr std::string_view option_prefix = "option ";

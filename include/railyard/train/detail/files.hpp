@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -98,9 +97,16 @@ class LineFile {
  private:
   bool open() {
     if (file_ >= 0) return true;
-    file_ = files_->open(path_, O_WRONLY | O_CREAT | O_APPEND);
+    file_ = uninterrupted([this] { return files_->open(path_, O_WRONLY | O_CREAT | O_APPEND); });
     if (file_ < 0) return false;
-    size_ = std::max<off_t>(::lseek(file_, 0, SEEK_END), 0);
+    struct stat status {};
+    if (uninterrupted([&] { return files_->status_of(file_, status); }) != 0) {
+      const int code = errno;
+      files_->close(std::exchange(file_, -1));
+      errno = code;
+      return false;
+    }
+    size_ = status.st_size;
     return true;
   }
 
@@ -155,14 +161,25 @@ struct RunPlace {
   bool is_new = true;
 };
 
-/// Whether a file is there and nothing is in it, or the zeros that stand for what a power cut has kept from the disk.
-[[nodiscard]] inline bool is_blank(const std::filesystem::path& path) {
-  std::ifstream file{path, std::ios::binary};
-  char one = 0;
-  while (file.get(one)) {
-    if (one != 0) return false;
+/// Calls look(), which reads a run's directory. Throws: ConfigError where that cannot be read.
+template <class Look>
+auto looking_at_run(const Look& look) {
+  try {
+    return look();
+  } catch (const DataError& error) {
+    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
-  return file.eof();
+}
+
+[[nodiscard]] inline bool is_directory(Files& files, const std::filesystem::path& path) {
+  const auto status = status_of(files, path);
+  return status && S_ISDIR(status->st_mode);
+}
+
+/// Whether a file is there and nothing is in it, or the zeros that stand for what a power cut has kept from the disk.
+[[nodiscard]] inline bool is_blank(const std::filesystem::path& path, Files& files) {
+  const auto text = content_of(files, path);
+  return text && text->find_first_not_of('\0') == std::string::npos;
 }
 
 /// Whether a file of that name tells what a run is, and how it went.
@@ -171,13 +188,12 @@ struct RunPlace {
 }
 
 /// Returns the names of a run's logs that hold something, in "logs/".
-[[nodiscard]] inline std::vector<std::string> written_logs(const std::filesystem::path& run) {
-  std::error_code ignored;
+[[nodiscard]] inline std::vector<std::string> written_logs(const std::filesystem::path& run, Files& files) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator{run / "logs", ignored}) {
-    const std::string name = entry.path().filename().string();
-    const bool is_log = number_between<std::uint64_t>("rank-", name, ".log").has_value();
-    if (is_log && entry.is_regular_file(ignored) && entry.file_size(ignored) > 0) names.push_back("logs/" + name);
+  for (const std::string& name : names_in_directory(files, run / "logs")) {
+    if (!number_between<std::uint64_t>("rank-", name, ".log")) continue;
+    const auto status = status_of(files, run / "logs" / name);
+    if (status && S_ISREG(status->st_mode) && status->st_size > 0) names.push_back("logs/" + name);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -185,28 +201,27 @@ struct RunPlace {
 
 /// Whether a program has died in that directory before what the run is was written, or had come to the disk: the first
 /// checkpoint sees to that.
-[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
-  const bool is_lost = is_blank(run / "run.json");
-  if (is_lost ? tells_of_checkpoints(run) : !written_logs(run).empty()) return false;
-  std::error_code code;
-  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
-    const std::string name = entry.path().filename().string();
+[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run,
+                                          const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  const bool is_lost = is_blank(run / "run.json", *files);
+  if (is_lost ? tells_of_checkpoints(run, files) : !written_logs(run, *files).empty()) return false;
+  for (const std::string& name : names_in_directory(*files, run)) {
     const bool is_of_start = name == "logs" || name == "lease.json" || name == claims_name;
     if (is_of_start || name.starts_with("leader.json") || name.starts_with("run.json.")) continue;
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
-  return !code;
+  return true;
 }
 
 /// Returns the names of files that tell of a run which has lost run.json and all checkpoints; empty if it has not, or
 /// has left none. A run has a lease before it has anything else; without one, such files are somebody else's.
-[[nodiscard]] inline std::string remains_of_run(const std::filesystem::path& run) {
-  std::error_code ignored;
-  const auto has = [&](const char* name) { return std::filesystem::exists(run / name, ignored); };
-  const bool has_record = has("run.json") && !is_blank(run / "run.json");
-  const bool has_checkpoints = has("checkpoints") && !std::filesystem::is_empty(run / "checkpoints", ignored);
-  if (has_record || has_checkpoints || is_barely_begun(run) || !has("lease.json")) return {};
-  std::vector<std::string> names = written_logs(run);
+[[nodiscard]] inline std::string remains_of_run(const std::filesystem::path& run,
+                                                const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  const auto has = [&](const char* name) { return is_there(*files, run / name); };
+  const bool has_record = has("run.json") && !is_blank(run / "run.json", *files);
+  const bool has_checkpoints = !names_in_directory(*files, run / "checkpoints").empty();
+  if (has_record || has_checkpoints || is_barely_begun(run, files) || !has("lease.json")) return {};
+  std::vector<std::string> names = written_logs(run, *files);
   if (names.size() > 1) names.resize(1);
   for (const char* name : {"metrics.jsonl", "events.jsonl", "result.json"}) {
     if (has(name)) names.insert(names.end(), name);
@@ -216,28 +231,25 @@ struct RunPlace {
 
 /// Removes what programs have left in that directory that died while they wrote a file of it; all: also what a run that
 /// is no more has told. Only for whoever has the run.
-inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
-  std::error_code ignored;
-  std::vector<std::filesystem::path> rubbish;
-  for (const auto& entry : std::filesystem::directory_iterator{run, ignored}) {
-    const std::string name = entry.path().filename().string();
+inline void sweep_run_directory(const std::filesystem::path& run, bool all,
+                                const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  for (const std::string& name : names_in_directory(*files, run)) {
     const auto is_draft_of = [&name](std::string_view file) {
       return number_between<std::uint64_t>(file, name, "").has_value();
     };
     const bool is_half_written = is_draft_of("run.json.") || is_draft_of("result.json.") || is_draft_of("leader.json.");
-    if (is_half_written || (all && tells_of_run(name))) rubbish.push_back(entry.path());
+    const bool is_rubbish = is_half_written || (all && tells_of_run(name));
+    if (is_rubbish) uninterrupted([&] { return files->unlink(run / name); });
   }
-  for (const auto& path : rubbish) std::filesystem::remove(path, ignored);
 }
 
 /// Throws: ConfigError if a directory that exists is no run's: nothing is written into what is somebody else's.
-inline void check_is_run(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
-  if (!remains_of_run(path).empty()) return;
-  if (CheckpointFolder{path / "checkpoints"}.newest()) return;  // which says what run.json has said
+inline void check_is_run(const std::filesystem::path& path, const std::shared_ptr<Files>& files) {
+  if (is_barely_begun(path, files) || is_there(*files, path / "run.json")) return;
+  if (!remains_of_run(path, files).empty()) return;
+  if (newest_checkpoint(path, files)) return;  // which says what run.json has said
   const std::string place = compose("RunConfig::name is \"{}\", but {}", path.filename().string(), path.string());
-  if (std::filesystem::exists(path / manifest_name, ignored)) {
+  if (is_there(*files, path / manifest_name)) {
     throw ConfigError{
         compose("{} is a checkpoint, not the directory of a run: give the one that its checkpoints/ lies in, and the "
                 "run goes on from the newest; Checkpoint::open() reads any of them",
@@ -249,38 +261,46 @@ inline void check_is_run(const std::filesystem::path& path) {
 
 /// Makes the directory of a run, or finds it there if there is one of that name.
 /// Throws: ConfigError if it cannot be made, or is no run's.
-[[nodiscard]] inline RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage) {
-  const auto refuse = [&storage](const std::error_code& code) {
+[[nodiscard]] inline RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage,
+                                                 const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  const auto refuse = [&storage](const std::string& why) {
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
                 "folder that you can write to",
-                storage.string(), code.message())};
+                storage.string(), why)};
   };
-  if (storage.empty()) refuse(std::make_error_code(std::errc::invalid_argument));
+  const auto refuse_error = [&refuse](int error) { refuse(explain_errno(error)); };
+  if (storage.empty()) refuse_error(EINVAL);
   std::error_code code;
   const auto folder = std::filesystem::absolute(storage, code);  // a worker or callback may go to another directory
-  if (code) refuse(code);
-  std::filesystem::create_directories(folder, code);
-  if (code) refuse(code);
+  if (code) refuse(code.message());
+  try {
+    if (const int error = make_directories(*files, folder); error != 0) refuse_error(error);
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
   constexpr int most_tries = 100;
   for (int tries = 1;; ++tries) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
     const auto path = folder / name;
-    const bool is_new = ::mkdir(path.c_str(), 0777) == 0;
-    if (!is_new && errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
+    const bool is_new = uninterrupted([&] { return files->make_directory(path); }) == 0;
+    if (!is_new && errno != EEXIST) refuse_error(errno);
     if (!is_new && wanted_name.empty()) {
-      if (tries == most_tries) refuse(std::error_code{EEXIST, std::generic_category()});
+      if (tries == most_tries) refuse_error(EEXIST);
       continue;
     }
-    if (!is_new && !std::filesystem::is_directory(path, code)) {
+    if (!is_new && !looking_at_run([&] { return is_directory(*files, path); })) {
       throw ConfigError{
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
     }
-    if (!is_new) check_is_run(path);
-    std::filesystem::create_directory(path / "logs", code);
-    if (!code) return {name, path, is_new};
-    if (is_new) ::rmdir(path.c_str());
-    refuse(code);
+    if (!is_new) looking_at_run([&] { check_is_run(path, files); });
+    const bool has_logs = uninterrupted([&] { return files->make_directory(path / "logs"); }) == 0 || errno == EEXIST;
+    if (has_logs) return {name, path, is_new};
+    const int error = errno;
+    if (is_new) files->remove_directory(path);
+    refuse_error(error);
   }
 }
 
@@ -314,12 +334,12 @@ inline void check_is_run(const std::filesystem::path& path) {
 }
 
 /// Takes back the directory of a run in which nothing has happened.
-inline void remove_run_directory(const std::filesystem::path& run) {
-  std::error_code ignored;
-  for (const char* name : {"run.json", "lease.json", "leader.json", "logs"})
-    std::filesystem::remove(run / name, ignored);
-  std::filesystem::remove_all(run / claims_name, ignored);
-  std::filesystem::remove(run, ignored);
+inline void remove_run_directory(const std::filesystem::path& run,
+                                 const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  for (const char* name : {"run.json", "lease.json", "leader.json"}) files->unlink(run / name);
+  remove_all(*files, run / claims_name);
+  files->remove_directory(run / "logs");  // unless there is something in it
+  files->remove_directory(run);
 }
 
 }  // namespace detail

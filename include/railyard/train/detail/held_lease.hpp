@@ -79,7 +79,7 @@ class HeldLease {
   /// See RunLease.
   HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files)
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
+    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR | O_CREAT); })};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
@@ -95,7 +95,7 @@ class HeldLease {
   HeldLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
             const LeaseTimes& times, std::shared_ptr<Files> files)
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{files_->open(path(), O_RDWR)};
+    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR); })};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = try_lock();
@@ -133,7 +133,7 @@ class HeldLease {
 
   /// Looks, and gives a sign of life if one is due.
   void beat() {
-    if (look()) ::futimens(file_.get(), nullptr);
+    if (look()) files_->touch(file_.get());
   }
 
   /// Says in the file that this program has the run no more.
@@ -177,7 +177,7 @@ class HeldLease {
     try {
       throw_if_other(before.lease);
       write(own_);
-      if (is_contended && files_->sync(file_.get()) != 0)
+      if (is_contended && uninterrupted([&] { return files_->sync(file_.get()); }) != 0)
         refuse(compose("cannot be written: {}", explain_errno(errno)));
       if (claimed() > own_.lease.generation) throw_in_use(before, ", and another process has taken it over since");
     } catch (...) {
@@ -197,7 +197,7 @@ class HeldLease {
   [[nodiscard]] std::uint64_t generation_before(const LeaseContent& before) const {
     if (before.lease.generation != 0) return before.lease.generation;
     try {
-      return CheckpointFolder{run() / "checkpoints"}.last_generation();
+      return CheckpointFolder{run() / "checkpoints", 0, files_}.last_generation();
     } catch (const Error& error) {
       refuse(compose("says nothing of who had the run before, nor can it be told otherwise: {}", error.what()));
     }
@@ -222,7 +222,8 @@ class HeldLease {
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    return ::fcntl(file_.get(), F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES);
+    const auto take = [&] { return files_->lock(file_.get(), F_OFD_SETLK, whole); };
+    return uninterrupted(take) == 0 || (errno != EAGAIN && errno != EACCES);
   }
 
   // Returns false if somebody on another host has it, or had it when one on this host took the run over who has gone
@@ -290,7 +291,8 @@ class HeldLease {
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
     const auto bytes = std::as_bytes(std::span{text});
-    const ssize_t written = files_->write_at(file_.get(), bytes.data(), bytes.size(), 0);
+    const auto put = [&] { return files_->write_at(file_.get(), bytes.data(), bytes.size(), 0); };
+    const ssize_t written = uninterrupted(put);
     if (written < 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
   }

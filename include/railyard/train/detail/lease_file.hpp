@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -77,7 +78,9 @@ class LeaseFile {
     const Descriptor file = open();
     if (!file.is_open() && errno != ENOENT) return std::nullopt;
     char text[size];
-    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    const auto to = std::as_writable_bytes(std::span{text});
+    const auto read = [&] { return files_->read_at(file.get(), to.data(), to.size(), 0); };
+    const ssize_t got = file.is_open() ? uninterrupted(read) : 0;
     if (got < 0) return std::nullopt;
     LeaseContent content;
     if (got == 0) return content;
@@ -101,24 +104,27 @@ class LeaseFile {
   [[nodiscard]] std::optional<Sign> last_sign() const {
     const Descriptor file = open();
     struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    if (!file.is_open() || uninterrupted([&] { return files_->status_of(file.get(), status); }) != 0)
+      return std::nullopt;
     return Sign{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
   }
 
   /// Whether a process of this host has locked it, which has it open or has inherited it.
   [[nodiscard]] bool is_locked() const {
-    const Descriptor file{files_->open(path_, O_RDWR)};
+    const Descriptor file{uninterrupted([&] { return files_->open(path_, O_RDWR); })};
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    const bool is_known = file.is_open() && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
+    const bool is_known = file.is_open() && files_->lock(file.get(), F_OFD_GETLK, whole) == 0;
     return !is_known || whole.l_type != F_UNLCK;
   }
 
   static constexpr std::size_t size = 1024;
 
  private:
-  [[nodiscard]] Descriptor open() const { return Descriptor{files_->open(path_, O_RDONLY)}; }
+  [[nodiscard]] Descriptor open() const {
+    return Descriptor{uninterrupted([&] { return files_->open(path_, O_RDONLY); })};
+  }
 
   std::filesystem::path path_;
   std::shared_ptr<Files> files_;

@@ -137,13 +137,14 @@ class RunLease {
 };
 
 /// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had by anybody.
-[[nodiscard]] inline RunLease take_lease(const RunPlace& place) {
+[[nodiscard]] inline RunLease take_lease(const RunPlace& place,
+                                         const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
   try {
-    return RunLease{place.path};
+    return RunLease{place.path, {}, files};
   } catch (const RunInUse&) {
     throw;
   } catch (const Error&) {
-    if (place.is_new) remove_run_directory(place.path);
+    if (place.is_new) remove_run_directory(place.path, files);
     throw;
   }
 }

@@ -3,23 +3,21 @@
 #pragma once
 
 #include "railyard/checkpoint/checkpoint_folder.hpp"
+#include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/checkpoint/detail/json_values.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
+#include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/core/detail/compose.hpp"
-#include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
-#include <fstream>
-#include <ios>
-#include <iterator>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,15 +50,9 @@ struct RunRecord {
 };
 
 /// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
-[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
-  errno = 0;
-  std::ifstream file{path, std::ios::binary};
-  if (!file.is_open() && (errno == 0 || errno == ENOENT)) return {};
-  try {
-    if (file.is_open()) return {std::istreambuf_iterator<char>{file}, {}};
-  } catch (const std::ios_base::failure&) {  // whoever asks a stream's buffer is told of errors so
-  }
-  throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
+[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path,
+                                              const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  return content_of(*files, path).value_or(std::string{});
 }
 
 /// Returns what run.json says, but for numbers that JSON does not know.
@@ -89,8 +81,9 @@ struct RunRecord {
 /// Calls take with each line of a file of JSON objects and where it ends, and adds to problems how many are damaged.
 /// What follows the last line feed was being written when its program died.
 template <class Take>
-void read_json_lines(const std::filesystem::path& path, std::vector<std::string>& problems, const Take& take) {
-  const std::string text = text_of_file(path);
+void read_json_lines(const std::filesystem::path& path, const std::shared_ptr<Files>& files,
+                     std::vector<std::string>& problems, const Take& take) {
+  const std::string text = text_of_file(path, files);
   std::size_t begin = 0;
   std::size_t number = 0;
   std::size_t num_damaged = 0;
@@ -110,8 +103,8 @@ void read_json_lines(const std::filesystem::path& path, std::vector<std::string>
 }
 
 /// Reads the lines of metrics.jsonl.
-inline void read_history(const std::filesystem::path& path, RunRecord& record) {
-  read_json_lines(path, record.problems, [&record](const Json& json, std::uint64_t end) {
+inline void read_history(const std::filesystem::path& path, const std::shared_ptr<Files>& files, RunRecord& record) {
+  read_json_lines(path, files, record.problems, [&record](const Json& json, std::uint64_t end) {
     const auto report = json.at("report").as<std::int64_t>();
     record.history.push_back(metrics_of_line(json));
     record.lines.push_back({.report = report, .end = end});
@@ -119,10 +112,10 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
 }
 
 /// Reads the lines of events.jsonl: a checkpoint is durable before it is told of there.
-inline void read_events(const std::filesystem::path& path, RunRecord& record) {
+inline void read_events(const std::filesystem::path& path, const std::shared_ptr<Files>& files, RunRecord& record) {
   try {
     std::vector<std::string> ignored;  // the run needs none of its lines
-    read_json_lines(path, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
+    read_json_lines(path, files, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
       const std::string event{json.at("event").text()};
       if (event == "checkpoint") record.last_checkpoint = json.at("path").text();
       if (event == "begun_anew") record.last_checkpoint.clear();
@@ -132,16 +125,17 @@ inline void read_events(const std::filesystem::path& path, RunRecord& record) {
 }
 
 /// Whether a run has told that it has written checkpoints: before the first one, run.json came to the disk.
-[[nodiscard]] inline bool tells_of_checkpoints(const std::filesystem::path& run) {
+[[nodiscard]] inline bool tells_of_checkpoints(const std::filesystem::path& run, const std::shared_ptr<Files>& files) {
   RunRecord record;
-  read_events(run / "events.jsonl", record);
+  read_events(run / "events.jsonl", files, record);
   return !record.last_checkpoint.empty();
 }
 
 /// Takes from the newest checkpoint what run.json has said, which is lost or damaged: why says how.
 /// Throws: ConfigError if there is none.
-inline void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record) {
-  const auto newest = CheckpointFolder{run / "checkpoints"}.newest();
+inline void recover_record(const std::filesystem::path& run, const std::shared_ptr<Files>& files, std::string_view why,
+                           RunRecord& record) {
+  const auto newest = newest_checkpoint(run, files);
   if (!newest) {
     throw ConfigError{compose(
         "{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
@@ -164,10 +158,11 @@ inline void recover_record(const std::filesystem::path& run, std::string_view wh
 }
 
 /// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged beyond recovery.
-[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
+[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run,
+                                               const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
   RunRecord record;
   try {
-    const std::string text = text_of_file(run / "run.json");
+    const std::string text = text_of_file(run / "run.json", files);
     try {
       const Json json = parse_json(text);
       record.backend = json.at("backend").text();
@@ -176,13 +171,13 @@ inline void recover_record(const std::filesystem::path& run, std::string_view wh
       record.seed = json.at("seed").as<std::uint64_t>();
       record.settings = values_of_record(json);
     } catch (const std::exception& error) {
-      recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
+      recover_record(run, files, text.empty() ? "it is empty or not there" : error.what(), record);
     }
   } catch (const DataError& error) {
     throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
   try {
-    const Json json = parse_json(text_of_file(run / "result.json"));
+    const Json json = parse_json(text_of_file(run / "result.json", files));
     const Json* is_saved = json.find("state_saved");
     record.has_succeeded = json.at("succeeded").boolean() && (is_saved == nullptr || is_saved->boolean());
     record.seconds = json.at("seconds").as<double>();
@@ -190,8 +185,8 @@ inline void recover_record(const std::filesystem::path& run, std::string_view wh
     record.has_succeeded = false;
   }
   try {
-    read_history(run / "metrics.jsonl", record);
-    read_events(run / "events.jsonl", record);
+    read_history(run / "metrics.jsonl", files, record);
+    read_events(run / "events.jsonl", files, record);
   } catch (const DataError& error) {
     throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstddef>
 #include <span>
+#include <string_view>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -21,6 +22,15 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Throws: Error that says why there is no memory for a snapshot, and what to do.
+[[noreturn]] inline void refuse_snapshot(std::size_t size_bytes, std::string_view why) {
+  throw Error{compose(
+      "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: each "
+      "worker keeps up to {} snapshots of its part for checkpoints, and {} more, unless FailureConfig::memory_percent "
+      "is 0",
+      size_bytes, why, num_snapshots, num_snapshots)};
+}
 
 /// Owns an anonymous file and this process's mapping of it. What a process maps is its own affair.
 class SnapshotMemory {
@@ -79,14 +89,7 @@ class SnapshotMemory {
     }
   }
 
-  [[noreturn]] static void refuse(std::size_t size_bytes) {
-    throw Error{compose(
-        "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: "
-        "each "
-        "worker keeps up to {} snapshots of its part for checkpoints, and {} more, unless "
-        "FailureConfig::memory_percent is 0",
-        size_bytes, explain_errno(errno), num_snapshots, num_snapshots)};
-  }
+  [[noreturn]] static void refuse(std::size_t size_bytes) { refuse_snapshot(size_bytes, explain_errno(errno)); }
 
   void unmap() noexcept {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());

@@ -5,6 +5,7 @@
 #include "railyard/workers/detail/group_memory.hpp"
 #include "railyard/workers/detail/stack_teller.hpp"
 
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 
 #include <condition_variable>
@@ -64,6 +65,7 @@ class WorkerStore final : public Store {
   void set(std::string_view key, std::string_view value) override { table_.set(key, value); }
 
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    AwakeTime time;
     while (true) {
       const std::uint32_t changes = table_.changes();
       if (auto value = table_.find(key)) return value;
@@ -74,8 +76,8 @@ class WorkerStore final : public Store {
                               compose("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
                                       memory_->num_workers(), memory_->reason())};
       }
-      if (deadline.expired()) return std::nullopt;
-      table_.wait(changes, std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{200}));
+      if (time.is_over(deadline)) return std::nullopt;
+      table_.wait(changes, time.until_next_look(deadline));
     }
   }
 
@@ -151,7 +153,10 @@ class SharedLink final : public WorkerLink {
     for (int i = 0; i < num_snapshots && memory_->owner(world_.rank, first + turn).load() != SnapshotOwners::nobody;
          ++i)
       turn = (turn + 1) % num_snapshots;
-    const int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
+    int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
+    if (const std::string lack = memory_->lack_of_memory(world_.rank, slot, size_bytes); !lack.empty()) {
+      slot = free_snapshot(first, size_bytes, lack);
+    }
     await_snapshot(slot);
     memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
     try {
@@ -234,6 +239,16 @@ class SharedLink final : public WorkerLink {
   }
 
  private:
+  // One that is free and large enough, from the first of its kind on. Throws: Error if there is none, for want of
+  // memory.
+  [[nodiscard]] int free_snapshot(int first, std::size_t size_bytes, const std::string& lack) const {
+    for (int slot = first; slot < first + num_snapshots; ++slot) {
+      const bool is_free = memory_->owner(world_.rank, slot).load() == SnapshotOwners::nobody;
+      if (is_free && memory_->snapshot_growth(world_.rank, slot, size_bytes) == 0) return slot;
+    }
+    refuse_snapshot(size_bytes, lack);
+  }
+
   [[noreturn]] void throw_ended(const char* operation) const {
     throw CollectiveError{operation,
                           world_.rank,
