@@ -30,7 +30,7 @@ suites='^(unit|conformance)$'
 without_descriptors='more connections than this process has descriptors|signs of life where it cannot be read'
 # The leader of several processes forks while it has threads, as does who has one that storage holds, and a lock of the
 # address sanitizer's own allocator may be held in the child then, for ever: seen in one of thirty runs under load.
-forking_leaders='tests: ?(Launched: |Run: a worker that dies is seen and started again while storage)'
+forking_leaders='tests: ?(Launched: |Run: a worker that dies is seen and started again while storage)|OnLaunched$'
 
 mkdir -p "$folder"
 case $name in

@@ -14,12 +14,13 @@ struct Pair;
 using GlooTcpOnThreads = Pair<railyard::detail::GlooTcp, railyard::Threads>;
 using GlooTcpOnProcesses = Pair<railyard::detail::GlooTcp, railyard::Processes>;
 using CheckedGlooTcpOnThreads = Pair<railyard::Checked<railyard::detail::GlooTcp>, railyard::Threads>;
+using CheckedGlooOnProcesses = Pair<railyard::Checked<railyard::Gloo>, railyard::Processes>;
 using GlooOnThreads = Pair<railyard::Gloo, railyard::Threads>;
 using GlooOnProcesses = Pair<railyard::Gloo, railyard::Processes>;
 using GlooOnTwoHostsOfProcesses = Pair<GlooOnTwoHosts, railyard::Processes>;
 }  // namespace railyard_test
 
-#define RAILYARD_TEST_PAIRS                                                                      \
-  GlooTcpOnThreads, GlooTcpOnProcesses, CheckedGlooTcpOnThreads, GlooOnThreads, GlooOnProcesses, \
-      GlooOnTwoHostsOfProcesses
+#define RAILYARD_TEST_PAIRS                                                                             \
+  GlooTcpOnThreads, GlooTcpOnProcesses, CheckedGlooTcpOnThreads, CheckedGlooOnProcesses, GlooOnThreads, \
+      GlooOnProcesses, GlooOnTwoHostsOfProcesses
 #include "backend_laws.hpp"
