@@ -42,8 +42,7 @@ case $name in
     run -L "$suites" -R "$forking_leaders" -E "$without_descriptors" --repeat until-pass:3
     ;;
   tsan)
-    # Without LibTorch and Gloo: what needs neither compiles and works where they are not. Debian's libgloo is not
-    # instrumented anyway: what its threads hand over looks like races. Local takes its place.
+    # Without LibTorch and Gloo: what needs neither compiles and works where they are not.
     configure -DRAILYARD_WITH_TORCH=OFF -DRAILYARD_WITH_GLOO=OFF -DRAILYARD_EXAMPLES=OFF -DRAILYARD_SANITIZE=thread
     compile part_unit part_conformance headers_alone_torch headers_together
     # Workers are forked by programs that may have threads; by default the sanitizer ends such a child. Threads that are
@@ -54,6 +53,12 @@ case $name in
     # Left out: a user who may have no more than three threads, for the sanitizer needs one of them; and who forks while
     # it has threads: their ids come back in the child, and the sanitizer gives up.
     run -L '^(unit|conformance|headers)$' -E "names the rank when no more threads can be made|$forking_leaders"
+    # And with Gloo, what has threads of its own in it. Debian's is not built for this sanitizer.
+    build=$build/gloo
+    configure -DRAILYARD_WITH_TORCH=OFF -DRAILYARD_EXAMPLES=OFF -DRAILYARD_SANITIZE=thread
+    compile part_gloo
+    export TSAN_OPTIONS=$TSAN_OPTIONS:suppressions=$root/tests/tsan_gloo.supp:print_suppressions=0
+    run -L '^gloo$'
     ;;
   clang)  # and its sanitizers, which take half of the time that those of GCC take; TRAPS 13: LibTorch's headers
     clang++ --version | head -n 1
