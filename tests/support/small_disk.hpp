@@ -2,6 +2,7 @@
 // A disk that is really full: a file system of few bytes, which only a process of the test's own sees.
 #pragma once
 
+#include "support/file_content.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <csignal>
@@ -12,7 +13,6 @@
 #include <fstream>
 #include <functional>
 #include <ios>
-#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -53,8 +53,7 @@ inline std::optional<std::string> on_small_disk(
   if (::waitpid(pid, &status, 0) != pid) throw std::runtime_error{"waitpid failed"};
   if (WIFEXITED(status) && WEXITSTATUS(status) == is_forbidden) return {};
   if (status != 0) throw std::runtime_error{"the program on a small disk has ended with " + std::to_string(status)};
-  std::ifstream file{answer, std::ios::binary};
-  return std::string{std::istreambuf_iterator<char>{file}, {}};
+  return content_of(answer);
 }
 
 /// Writes to the disk as somebody else does, until it takes nothing more.
