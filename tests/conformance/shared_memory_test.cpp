@@ -11,7 +11,9 @@ struct Pair;
 using SharedMemoryOnThreads = Pair<railyard::SharedMemory, railyard::Threads>;
 using SharedMemoryOnProcesses = Pair<railyard::SharedMemory, railyard::Processes>;
 using CheckedSharedMemoryOnThreads = Pair<railyard::Checked<railyard::SharedMemory>, railyard::Threads>;
+using CheckedSharedMemoryOnProcesses = Pair<railyard::Checked<railyard::SharedMemory>, railyard::Processes>;
 }  // namespace railyard_test
 
-#define RAILYARD_TEST_PAIRS SharedMemoryOnThreads, SharedMemoryOnProcesses, CheckedSharedMemoryOnThreads
+#define RAILYARD_TEST_PAIRS \
+  SharedMemoryOnThreads, SharedMemoryOnProcesses, CheckedSharedMemoryOnThreads, CheckedSharedMemoryOnProcesses
 #include "backend_laws.hpp"

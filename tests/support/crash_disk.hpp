@@ -6,6 +6,8 @@
 
 #include "railyard/checkpoint/detail/files.hpp"
 
+#include "support/file_content.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -15,7 +17,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -38,9 +39,7 @@ using Tree = std::map<std::string, std::optional<std::string>>;
   Tree tree;
   for (const auto& entry : fs::recursive_directory_iterator{root}) {
     auto& content = tree[entry.path().lexically_relative(root).string()];
-    if (entry.is_directory()) continue;
-    std::ifstream file{entry.path(), std::ios::binary};
-    content.emplace(std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{});
+    if (!entry.is_directory()) content = content_of(entry.path());
   }
   return tree;
 }

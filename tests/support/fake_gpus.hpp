@@ -2,29 +2,14 @@
 // A host with GPUs that are not there: the fakes of tests/fakes in the place of NVIDIA's libraries.
 #pragma once
 
+#include "support/setting.hpp"
+
 #include <cstdlib>
-#include <optional>
 #include <string>
 
 #include <dlfcn.h>
 
 namespace railyard_test {
-
-/// Sets a variable of the environment, and makes it in the end what it was.
-class Setting {
- public:
-  Setting(const char* name, const std::string& value) : name_(name) {
-    if (const char* former = std::getenv(name)) former_ = former;
-    ::setenv(name, value.c_str(), 1);
-  }
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
-  ~Setting() { former_ ? ::setenv(name_, former_->c_str(), 1) : ::unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> former_{};
-};
 
 /// Is a host with so many GPUs, as NVML and the CUDA driver tell them; without CUDA_VISIBLE_DEVICES.
 class FakeGpus {

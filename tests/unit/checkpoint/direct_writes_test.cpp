@@ -5,13 +5,13 @@
 #include "unit/checkpoint/support.hpp"
 
 #include "support/catch.hpp"
+#include "support/file_content.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <new>
 #include <string>
@@ -90,8 +90,7 @@ void check_written(DirectFiles& files, const Bytes& bytes) {
   const ry::ManifestFile written = staging.parts().write("file", bytes.get());
   CHECK(written.size == bytes.get().size());
   CHECK(written.crc32c == ry::detail::crc32c(bytes.get()));
-  std::ifstream file{scratch.path() / "staging" / "file", std::ios::binary};
-  const std::string found{std::istreambuf_iterator<char>{file}, {}};
+  const std::string found = content_of(scratch.path() / "staging" / "file");
   CHECK(std::ranges::equal(std::as_bytes(std::span{found}), bytes.get()));
 }
 

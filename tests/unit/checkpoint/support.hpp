@@ -5,11 +5,12 @@
 #include "railyard/checkpoint/checkpoint_folder.hpp"
 #include "railyard/checkpoint/file_image.hpp"
 
+#include "support/file_content.hpp"
+
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -42,10 +43,7 @@ class Scratch {
   fs::path path_;
 };
 
-inline std::string read_file(const fs::path& path) {
-  std::ifstream file{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{file}, {}};
-}
+inline std::string read_file(const fs::path& path) { return content_of(path); }
 
 inline void write_file(const fs::path& path, const std::string& text) {
   std::ofstream file{path, std::ios::binary | std::ios::trunc};

@@ -2,22 +2,19 @@
 // What the tests of this room share: a folder that goes away, what is in it, and faults of the disk.
 #pragma once
 
+#include "support/file_content.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 using Scratch = TemporaryFolder;
 
-inline std::string read_text(const std::filesystem::path& path) {
-  std::ifstream file{path};
-  return {std::istreambuf_iterator<char>{file}, {}};
-}
+inline std::string read_text(const std::filesystem::path& path) { return content_of(path); }
 
 inline std::vector<std::string> read_lines(const std::filesystem::path& path) {
   std::ifstream file{path};
