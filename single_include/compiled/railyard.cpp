@@ -274,6 +274,8 @@ auto Deadline::remaining() const -> std::chrono::nanoseconds {
 
 auto Deadline::renewed() const -> Deadline { return after(budget_, setting_); }
 
+auto Deadline::begin() const noexcept -> Clock::time_point { return time_ - budget_; }
+
 auto Deadline::time() const noexcept -> Clock::time_point { return time_; }
 
 auto Deadline::budget_text() const -> std::string {
@@ -1405,6 +1407,72 @@ auto ProgressLine::has_moved(const ProgressState& state) const noexcept -> bool 
 namespace railyard::inline v0_1 {
 namespace detail {
 
+auto Files::make_directory(const Path& path) -> int { return ::mkdir(path.c_str(), 0777); }
+
+auto Files::create(const Path& path) -> int { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
+
+auto Files::open(const Path& path, int flags) -> int { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
+
+auto Files::open_at(int directory, const char* name, int flags) -> int {
+    return ::openat(directory, name, flags | O_CLOEXEC);
+  }
+
+auto Files::open_directory(const Path& path) -> int { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+
+auto Files::read_at(int fd, std::byte* to, std::size_t size, off_t at) -> ssize_t { return ::pread(fd, to, size, at); }
+
+auto Files::status(const Path& path, struct stat& status) -> int { return ::stat(path.c_str(), &status); }
+
+auto Files::status_of(int fd, struct stat& status) -> int { return ::fstat(fd, &status); }
+
+auto Files::lock(int fd, int operation) -> int { return ::flock(fd, operation); }
+
+auto Files::lock(int fd, int command, struct flock& lock) -> int { return ::fcntl(fd, command, &lock); }
+
+auto Files::touch(int fd) -> int { return ::futimens(fd, nullptr); }
+
+auto Files::write(int fd, const std::byte* from, std::size_t size) -> ssize_t { return ::write(fd, from, size); }
+
+auto Files::write_at(int fd, const std::byte* from, std::size_t size, off_t at) -> ssize_t {
+    return ::pwrite(fd, from, size, at);
+  }
+
+auto Files::truncate(int fd, off_t size) -> int { return ::ftruncate(fd, size); }
+
+auto Files::set_direct(int fd, bool is_direct) -> int {
+    const int flags = ::fcntl(fd, F_GETFL);
+    return flags < 0 ? -1 : ::fcntl(fd, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+  }
+
+auto Files::write_back(int fd, std::size_t begin, std::size_t size, bool waits) -> int {
+    const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
+    return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
+  }
+
+auto Files::sync(int fd) -> int { return ::fsync(fd); }
+
+auto Files::sync_data(int fd) -> int { return ::fdatasync(fd); }
+
+auto Files::close(int fd) -> int { return ::close(fd); }
+
+auto Files::rename(const Path& from, const Path& to) -> int { return ::rename(from.c_str(), to.c_str()); }
+
+auto Files::unlink(const Path& path) -> int { return ::unlink(path.c_str()); }
+
+auto Files::remove_directory(const Path& path) -> int { return ::rmdir(path.c_str()); }
+
+auto Files::list(const Path& path, std::vector<std::string>& names) -> int {
+    const std::unique_ptr<DIR, int (*)(DIR*)> directory{::opendir(path.c_str()), ::closedir};
+    if (!directory) return -1;
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(directory.get());
+      if (entry == nullptr) return errno == 0 ? 0 : -1;
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+  }
+
 std::uint64_t crc32c_word(const std::byte* from) noexcept {
   static_assert(std::endian::native == std::endian::little);
   std::uint64_t word = 0;
@@ -1685,24 +1753,158 @@ bool is_utf8(std::string_view text) noexcept {
   return true;
 }
 
+std::string remedy_of(int error, const std::filesystem::path& path) {
+  std::error_code code;
+  switch (error) {
+    case ENOSPC: {
+      const auto space = std::filesystem::space(path.parent_path(), code);
+      return compose("the file system has {} MB left: make room, or keep fewer checkpoints",
+                     code ? 0 : space.available / 1'000'000);
+    }
+    case EDQUOT:
+      return "the quota of disk space is used up: make room, or ask for more";
+    case EFBIG:
+      return "no file may become that large: see ulimit -f";
+    case EROFS:
+      return "the file system is mounted read-only: choose another folder, or have it checked and mounted anew";
+    case EIO:
+      return "the disk or the network storage fails: see the kernel's log (dmesg), and choose another folder";
+    case EACCES:
+    case EPERM:
+      return "choose a folder that this user may write to";
+    default:
+      return "choose another folder if this lasts";
+  }
+}
+
+std::string_view doubt_about(const std::filesystem::path& directory) {
+  constexpr long overlay = 0x794C7630;  // OVERLAYFS_SUPER_MAGIC, which not all releases of the kernel's headers have
+  struct statfs status {};
+  if (::statfs(directory.c_str(), &status) != 0) return {};
+  const auto type = static_cast<long>(status.f_type);
+  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) return "it is kept in memory, and gone when the machine stops";
+  if (type == overlay) return "it belongs to a container, and is gone with it";
+  return {};
+}
+
+void throw_storage(const std::filesystem::path& path, const FailedCall& failed) {
+  throw Error{compose("{}: {} failed: {}; {}", path.string(), failed.call, explain_errno(failed.error),
+                      remedy_of(failed.error, path))};
+}
+
+void check_call(int result, std::string_view call, const std::filesystem::path& path) {
+  if (result < 0) throw_storage(path, {call, errno});
+}
+
+void throw_unreadable(const std::filesystem::path& path, int error) {
+  throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(error))};
+}
+
+std::optional<struct stat> status_of(Files& files, const std::filesystem::path& path) {
+  struct stat status {};
+  if (uninterrupted([&] { return files.status(path, status); }) == 0) return status;
+  if (errno != ENOENT && errno != ENOTDIR) throw_unreadable(path, errno);
+  return std::nullopt;
+}
+
+bool is_there(Files& files, const std::filesystem::path& path) {
+  return status_of(files, path).has_value();
+}
+
+std::vector<std::string> names_in_directory(Files& files, const std::filesystem::path& path) {
+  std::vector<std::string> names;
+  const int result = uninterrupted([&] {
+    names.clear();
+    return files.list(path, names);
+  });
+  if (result != 0 && errno != ENOENT) throw_unreadable(path, errno);
+  return names;
+}
+
+std::size_t read_some(Files& files, int fd, std::uint64_t begin, std::span<std::byte> to) {
+  constexpr std::size_t most_at_once = std::size_t{1} << 30U;  // the system moves less than 2 GiB
+  std::size_t got = 0;
+  while (got < to.size()) {
+    const std::size_t size = std::min(to.size() - got, most_at_once);
+    const ssize_t part = uninterrupted([&] {
+      errno = 0;  // of a call before that was interrupted
+      return files.read_at(fd, to.data() + got, size, static_cast<off_t>(begin + got));
+    });
+    if (part <= 0) break;
+    got += static_cast<std::size_t>(part);
+  }
+  if (got == to.size()) errno = 0;
+  return got;
+}
+
+std::optional<std::string> content_of(Files& files, const std::filesystem::path& path) {
+  const Descriptor file{uninterrupted([&] { return files.open(path, O_RDONLY); })};
+  if (!file.is_open() && errno == ENOENT) return std::nullopt;
+  if (!file.is_open()) throw_unreadable(path, errno);
+  std::string text;
+  for (std::size_t more = std::size_t{1} << 16U;; more *= 2) {
+    const std::size_t begin = text.size();
+    text.resize(begin + more);
+    const std::size_t got = read_some(files, file.get(), begin, std::as_writable_bytes(std::span{text}).subspan(begin));
+    if (errno != 0) throw_unreadable(path, errno);
+    text.resize(begin + got);
+    if (got < more) return text;
+  }
+}
+
+void sync_directory(Files& files, const std::filesystem::path& path) {
+  const int fd = uninterrupted([&] { return files.open_directory(path); });
+  check_call(fd, "opening the directory", path);
+  const int result = uninterrupted([&] { return files.sync(fd); });
+  const int error = errno;
+  files.close(fd);
+  // Some network file systems have nothing to be synchronised in a directory, and say so.
+  if (result < 0 && error != EINVAL) throw_storage(path, {"fsync of the directory", error});
+}
+
+int make_directories(Files& files, const std::filesystem::path& path) {
+  const auto status = status_of(files, path);
+  if (status) return S_ISDIR(status->st_mode) ? 0 : ENOTDIR;
+  if (path.has_relative_path()) {
+    if (const int error = make_directories(files, path.parent_path()); error != 0) return error;
+  }
+  if (uninterrupted([&] { return files.make_directory(path); }) != 0) return errno == EEXIST ? 0 : errno;
+  sync_directory(files, path.parent_path());
+  return 0;
+}
+
+int remove_all(Files& files, const std::filesystem::path& path) {
+  if (uninterrupted([&] { return files.unlink(path); }) == 0) return 0;
+  if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
+  std::vector<std::string> names;
+  int first = uninterrupted([&] { return files.list(path, names); }) == 0 ? 0 : errno;
+  for (const std::string& name : names) {
+    const int error = remove_all(files, path / name);
+    if (first == 0) first = error;
+  }
+  if (uninterrupted([&] { return files.remove_directory(path); }) != 0 && first == 0) first = errno;
+  return first;
+}
+
 RemovedError::RemovedError(const std::filesystem::path& file) : DataError{compose("{}: it has just been removed; take a newer checkpoint", file.string())} {}
 
-auto InputFile::open(const std::filesystem::path& directory,
-                                                             std::string_view name) -> std::shared_ptr<const InputFile> {
-    Descriptor at = open_or_throw(AT_FDCWD, directory.string(), O_PATH | O_DIRECTORY, directory);
+auto InputFile::open(
+      const std::filesystem::path& directory, std::string_view name,
+      const std::shared_ptr<Files>& files) -> std::shared_ptr<const InputFile> {
+    Descriptor at = open_or_throw(*files, AT_FDCWD, directory.string(), O_PATH | O_DIRECTORY, directory);
     const std::filesystem::path path = directory / name;
     for (auto slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/')) {
-      at = open_or_throw(at.get(), std::string{name.substr(0, slash)}, O_PATH | O_DIRECTORY | O_NOFOLLOW, path);
+      at = open_or_throw(*files, at.get(), std::string{name.substr(0, slash)}, O_PATH | O_DIRECTORY | O_NOFOLLOW, path);
       name.remove_prefix(slash + 1);
     }
     // Without O_NONBLOCK the opening of a pipe would wait for its writer.
     return std::make_shared<const InputFile>(
-        path, open_or_throw(at.get(), std::string{name}, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, path));
+        path, open_or_throw(*files, at.get(), std::string{name}, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, path), files);
   }
 
-InputFile::InputFile(std::filesystem::path path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {
+InputFile::InputFile(std::filesystem::path path, Descriptor file, std::shared_ptr<Files> files) : path_(std::move(path)), files_(std::move(files)), file_(std::move(file)) {
     struct stat status {};
-    if (::fstat(file_.get(), &status) != 0) throw_system(path_.string(), errno);
+    if (uninterrupted([&] { return files_->status_of(file_.get(), status); }) != 0) throw_system(path_.string(), errno);
     if (!S_ISREG(status.st_mode)) throw_damaged(path_, "it is no plain file");
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
@@ -1713,7 +1915,7 @@ auto InputFile::descriptor() const noexcept -> int { return file_.get(); }
 
 auto InputFile::read(std::uint64_t begin, std::span<std::byte> to) const -> void {
     if (!file_.is_open()) return copy(begin, to);
-    const std::size_t got = read_at(file_.get(), begin, to.data(), to.size());
+    const std::size_t got = read_some(*files_, file_.get(), begin, to);
     if (got == to.size()) return;
     if (errno != 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
     throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", begin + got));
@@ -1745,14 +1947,14 @@ auto InputFile::copy(std::uint64_t begin, std::span<std::byte> to) const -> void
     std::copy_n(bytes_.data() + begin, to.size(), to.data());
   }
 
-auto InputFile::open_or_throw(int directory, const std::string& name, int flags,
+auto InputFile::open_or_throw(Files& files, int directory, const std::string& name, int flags,
                                   const std::filesystem::path& path) -> Descriptor {
-    const int fd = ::openat(directory, name.c_str(), flags | O_CLOEXEC);
+    const int fd = uninterrupted([&] { return files.open_at(directory, name.c_str(), flags); });
     if (fd >= 0) return adopt(fd, path.string());
     if (errno == ENOENT) throw_damaged(path, "it is missing");
     if (errno == ELOOP || errno == ENOTDIR || errno == ENXIO)
       throw_damaged(path, "it is no plain file in plain folders");
-    if (errno == EIO) throw_damaged(path, "the disk cannot read it");
+    if (errno == EIO) throw_damaged(path, compose("the disk cannot read it: {}", explain_errno(errno)));
     throw_system(path.string(), errno);
   }
 
@@ -2180,9 +2382,11 @@ std::vector<StateTensor> tensors_in(const std::shared_ptr<const InputFile>& file
 namespace railyard::inline v0_1 {
 
 State read_safetensors(const std::filesystem::path& file) {
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto files = std::make_shared<detail::Files>();
+  const int fd = detail::uninterrupted([&] { return files->open(file, O_RDONLY); });
   State state;
-  state.tensors = detail::tensors_in(std::make_shared<const detail::InputFile>(file, detail::adopt(fd, file.string())));
+  state.tensors =
+      detail::tensors_in(std::make_shared<const detail::InputFile>(file, detail::adopt(fd, file.string()), files));
   return state;
 }
 
@@ -2265,11 +2469,21 @@ void add_pieces(std::map<std::string, Pieces>& tensors, const std::vector<PieceP
 namespace railyard::inline v0_1 {
 
 auto Checkpoint::open(const std::filesystem::path& directory) -> Checkpoint {
-    return Checkpoint{read_contents(directory)};
+    return open(directory, std::make_shared<detail::Files>());
+  }
+
+auto Checkpoint::open(const std::filesystem::path& directory,
+                                       const std::shared_ptr<detail::Files>& files) -> Checkpoint {
+    return Checkpoint{read_contents(directory, files)};
   }
 
 auto Checkpoint::peek(const std::filesystem::path& directory) -> Checkpoint {
-    auto contents = read_contents(directory);
+    return peek(directory, std::make_shared<detail::Files>());
+  }
+
+auto Checkpoint::peek(const std::filesystem::path& directory,
+                                       const std::shared_ptr<detail::Files>& files) -> Checkpoint {
+    auto contents = read_contents(directory, files);
     contents->lock.reset();
     return Checkpoint{std::move(contents)};
   }
@@ -2353,15 +2567,17 @@ auto Checkpoint::files() const -> std::vector<std::filesystem::path> {
 
 Checkpoint::Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 
-auto Checkpoint::read_contents(const std::filesystem::path& directory) -> std::shared_ptr<Contents> {
+auto Checkpoint::read_contents(const std::filesystem::path& directory,
+                                                               const std::shared_ptr<detail::Files>& files) -> std::shared_ptr<Contents> {
     auto contents = std::make_shared<Contents>();
     contents->path = std::filesystem::absolute(directory);
-    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name);
-    lock(*contents->lock);
+    contents->files = files;
+    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name, files);
+    lock(*contents->lock, *files);
     const std::string text = contents->lock->text(detail::max_manifest_size);
     contents->manifest = detail::reading(contents->lock->path(), [&] { return detail::read_manifest(text); });
     for (const ManifestFile& file : contents->manifest.files) {
-      const auto size = detail::InputFile::open(contents->path, file.name)->size();
+      const auto size = detail::InputFile::open(contents->path, file.name, files)->size();
       if (size != file.size) {
         detail::throw_damaged(contents->path / file.name,
                               detail::compose("it has {} bytes and should have {}", size, file.size));
@@ -2370,21 +2586,24 @@ auto Checkpoint::read_contents(const std::filesystem::path& directory) -> std::s
     return contents;
   }
 
-auto Checkpoint::lock(const detail::InputFile& manifest) -> void {
-    if (::flock(manifest.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+auto Checkpoint::lock(const detail::InputFile& manifest, detail::Files& files) -> void {
+    const int fd = manifest.descriptor();
+    const auto take = [&] { return files.lock(fd, LOCK_SH | LOCK_NB); };
+    if (detail::uninterrupted(take) != 0 && errno == EWOULDBLOCK) {
       throw detail::RemovedError{manifest.path()};
     }
     struct stat opened {};
-    struct stat named {};
-    if (::fstat(manifest.descriptor(), &opened) != 0 || ::stat(manifest.path().c_str(), &named) != 0 ||
-        opened.st_ino != named.st_ino) {
-      throw detail::RemovedError{manifest.path()};
+    if (detail::uninterrupted([&] { return files.status_of(fd, opened); }) != 0) {
+      detail::throw_unreadable(manifest.path(), errno);
     }
+    const auto named = detail::status_of(files, manifest.path());
+    if (!named || opened.st_ino != named->st_ino) throw detail::RemovedError{manifest.path()};
   }
 
 auto Checkpoint::input(const std::string& name) const -> std::shared_ptr<const detail::InputFile> {
     const auto found = contents_->in_memory.find(name);
-    return found == contents_->in_memory.end() ? detail::InputFile::open(path(), name) : found->second;
+    return found == contents_->in_memory.end() ? detail::InputFile::open(path(), name, contents_->files)
+                                               : found->second;
   }
 
 auto Checkpoint::has_file(std::string_view name) const -> bool {
@@ -2437,139 +2656,22 @@ auto Checkpoint::add_pieces(State& state, std::string_view part) const -> void {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-auto Files::make_directory(const Path& path) -> int { return ::mkdir(path.c_str(), 0777); }
-
-auto Files::create(const Path& path) -> int { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
-
-auto Files::open(const Path& path, int flags) -> int { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
-
-auto Files::open_directory(const Path& path) -> int { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
-
-auto Files::write(int fd, const std::byte* from, std::size_t size) -> ssize_t { return ::write(fd, from, size); }
-
-auto Files::write_at(int fd, const std::byte* from, std::size_t size, off_t at) -> ssize_t {
-    return ::pwrite(fd, from, size, at);
-  }
-
-auto Files::truncate(int fd, off_t size) -> int { return ::ftruncate(fd, size); }
-
-auto Files::set_direct(int fd, bool is_direct) -> int {
-    const int flags = ::fcntl(fd, F_GETFL);
-    return flags < 0 ? -1 : ::fcntl(fd, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT);
-  }
-
-auto Files::write_back(int fd, std::size_t begin, std::size_t size, bool waits) -> int {
-    const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
-    return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
-  }
-
-auto Files::sync(int fd) -> int { return ::fsync(fd); }
-
-auto Files::sync_data(int fd) -> int { return ::fdatasync(fd); }
-
-auto Files::close(int fd) -> int { return ::close(fd); }
-
-auto Files::rename(const Path& from, const Path& to) -> int { return ::rename(from.c_str(), to.c_str()); }
-
-auto Files::unlink(const Path& path) -> int { return ::unlink(path.c_str()); }
-
-auto Files::remove_directory(const Path& path) -> int { return ::rmdir(path.c_str()); }
-
-auto Files::list(const Path& path, std::vector<std::string>& names) -> int {
-    const std::unique_ptr<DIR, int (*)(DIR*)> directory{::opendir(path.c_str()), ::closedir};
-    if (!directory) return -1;
-    for (;;) {
-      errno = 0;
-      const dirent* entry = ::readdir(directory.get());
-      if (entry == nullptr) return errno == 0 ? 0 : -1;
-      const std::string name = entry->d_name;
-      if (name != "." && name != "..") names.push_back(name);
-    }
-  }
-
-auto SeenCheckpoints::fault_of(const Checkpoint& checkpoint) -> std::string {
+auto SeenCheckpoints::fault_of(const Checkpoint& checkpoint, const std::shared_ptr<Files>& files) -> std::string {
     const std::string& id = checkpoint.manifest().id;
     const auto known = faults_.find(id);
-    return known == faults_.end() ? faults_[id] = look_at(checkpoint) : known->second;
+    return known == faults_.end() ? faults_[id] = look_at(checkpoint, files) : known->second;
   }
 
-auto SeenCheckpoints::look_at(const Checkpoint& checkpoint) -> std::string {
+auto SeenCheckpoints::look_at(const Checkpoint& checkpoint, const std::shared_ptr<Files>& files) -> std::string {
     try {
-      Checkpoint::open(checkpoint.path()).verify();  // open, so that nobody removes it meanwhile
+      Checkpoint::open(checkpoint.path(), files).verify();  // open, so that nobody removes it meanwhile
       return {};
     } catch (const RemovedError&) {
       throw;
     } catch (const DataError& error) {
-      ++num_damaged_;
       return error.what();
     }
   }
-
-std::string remedy_of(int error, const std::filesystem::path& path) {
-  std::error_code code;
-  switch (error) {
-    case ENOSPC: {
-      const auto space = std::filesystem::space(path.parent_path(), code);
-      return compose("the file system has {} MB left: make room, or keep fewer checkpoints",
-                     code ? 0 : space.available / 1'000'000);
-    }
-    case EDQUOT:
-      return "the quota of disk space is used up: make room, or ask for more";
-    case EFBIG:
-      return "no file may become that large: see ulimit -f";
-    case EROFS:
-      return "the file system is mounted read-only: choose another folder, or have it checked and mounted anew";
-    case EIO:
-      return "the disk or the network storage fails: see the kernel's log (dmesg), and choose another folder";
-    case EACCES:
-    case EPERM:
-      return "choose a folder that this user may write to";
-    default:
-      return "choose another folder if this lasts";
-  }
-}
-
-std::string_view doubt_about(const std::filesystem::path& directory) {
-  constexpr long overlay = 0x794C7630;  // OVERLAYFS_SUPER_MAGIC, which not all releases of the kernel's headers have
-  struct statfs status {};
-  if (::statfs(directory.c_str(), &status) != 0) return {};
-  const auto type = static_cast<long>(status.f_type);
-  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) return "it is kept in memory, and gone when the machine stops";
-  if (type == overlay) return "it belongs to a container, and is gone with it";
-  return {};
-}
-
-void throw_storage(const std::filesystem::path& path, const FailedCall& failed) {
-  throw Error{compose("{}: {} failed: {}; {}", path.string(), failed.call, explain_errno(failed.error),
-                      remedy_of(failed.error, path))};
-}
-
-void check_call(int result, std::string_view call, const std::filesystem::path& path) {
-  if (result < 0) throw_storage(path, {call, errno});
-}
-
-void sync_directory(Files& files, const std::filesystem::path& path) {
-  const int fd = uninterrupted([&] { return files.open_directory(path); });
-  check_call(fd, "opening the directory", path);
-  const int result = uninterrupted([&] { return files.sync(fd); });
-  const int error = errno;
-  files.close(fd);
-  // Some network file systems have nothing to be synchronised in a directory, and say so.
-  if (result < 0 && error != EINVAL) throw_storage(path, {"fsync of the directory", error});
-}
-
-int remove_all(Files& files, const std::filesystem::path& path) {
-  if (uninterrupted([&] { return files.unlink(path); }) == 0) return 0;
-  if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
-  std::vector<std::string> names;
-  int first = uninterrupted([&] { return files.list(path, names); }) == 0 ? 0 : errno;
-  for (const std::string& name : names) {
-    const int error = remove_all(files, path / name);
-    if (first == 0) first = error;
-  }
-  if (uninterrupted([&] { return files.remove_directory(path); }) != 0 && first == 0) first = errno;
-  return first;
-}
 
 }
 }
@@ -2818,7 +2920,6 @@ auto CheckpointFolder::sweep() -> std::vector<std::string> {
 
 auto CheckpointFolder::retain(const Retention& retention) -> void {
     constexpr std::size_t most_at_once = 16;  // each costs a descriptor
-    const std::size_t num_damaged = seen_.num_damaged();
     std::vector<std::string> problems;
     const auto surplus = surplus_of(retention, problems);
     for (std::size_t begin = 0; begin < surplus.size(); begin += most_at_once) {
@@ -2831,8 +2932,9 @@ auto CheckpointFolder::retain(const Retention& retention) -> void {
       for (const Doomed& one : doomed) trash.push_back(one.trash);
       if (const auto left = remove(trash); !left.empty()) throw Error{left.front()};
     }
-    if (seen_.num_damaged() > num_damaged) {
-      throw Error{detail::compose("{}; it counts no more as one of the best", problems.back())};
+    for (const std::string& problem : problems) {  // each once, though it is there the next time as well
+      if (!told_.insert(problem).second) continue;
+      throw Error{detail::compose("{}; it counts no more as one of the best", problem)};
     }
   }
 
@@ -2960,9 +3062,9 @@ auto CheckpointFolder::publish(detail::Staging& staging, const std::string& id) 
     }
   }
 
-auto CheckpointFolder::has_id(const std::filesystem::path& path, const std::string& id) -> bool {
+auto CheckpointFolder::has_id(const std::filesystem::path& path, const std::string& id) const -> bool {
     try {
-      return Checkpoint::open(path).manifest().id == id;
+      return Checkpoint::open(path, files_).manifest().id == id;
     } catch (const Error&) {
       return false;
     }
@@ -2997,22 +3099,23 @@ auto CheckpointFolder::generation_of(std::string_view name) -> std::optional<std
   }
 
 auto CheckpointFolder::open(const std::filesystem::path& path, Read read,
-                                        std::vector<std::string>* problems) -> std::optional<Checkpoint> {
+                                 std::vector<std::string>* problems) const -> std::optional<Checkpoint> {
     try {
-      return read(path);
+      return read(path, files_);
     } catch (const detail::RemovedError&) {
     } catch (const DataError& error) {
-      std::error_code ignored;
-      const bool is_gone = !std::filesystem::exists(path, ignored) && !ignored;
+      struct stat status {};
+      const auto look = [&] { return files_->status(path, status); };
+      const bool is_gone = detail::uninterrupted(look) != 0 && errno == ENOENT;
       if (problems != nullptr && !is_gone) problems->emplace_back(error.what());
     }
     return std::nullopt;
   }
 
-auto CheckpointFolder::all(Read read) const -> std::vector<Checkpoint> {
+auto CheckpointFolder::all(Read read, std::vector<std::string>* problems) const -> std::vector<Checkpoint> {
     std::vector<Checkpoint> all;
     for (const std::uint64_t number : numbers()) {
-      if (auto checkpoint = open(path_of(number), read)) all.push_back(std::move(*checkpoint));
+      if (auto checkpoint = open(path_of(number), read, problems)) all.push_back(std::move(*checkpoint));
     }
     return all;
   }
@@ -3020,7 +3123,7 @@ auto CheckpointFolder::all(Read read) const -> std::vector<Checkpoint> {
 auto CheckpointFolder::is_whole(const Checkpoint& checkpoint, std::vector<std::string>& problems) const -> bool {
     if (checkpoint.manifest().generation == generation_) return true;  // this program has written it
     try {
-      std::string fault = seen_.fault_of(checkpoint);
+      std::string fault = seen_.fault_of(checkpoint, files_);
       if (fault.empty()) return true;
       problems.push_back(std::move(fault));
     } catch (const detail::RemovedError&) {
@@ -3031,7 +3134,7 @@ auto CheckpointFolder::is_whole(const Checkpoint& checkpoint, std::vector<std::s
 auto CheckpointFolder::surplus_of(const Retention& retention,
                                                               std::vector<std::string>& problems) const -> std::vector<std::filesystem::path> {
     if (retention.keep == 0) return {};
-    const auto all_there = all(&Checkpoint::peek);
+    const auto all_there = all(&Checkpoint::peek, &problems);
     std::set<std::filesystem::path> kept;
     int num_best = 0;
     for (const Checkpoint& checkpoint : detail::ranked(all_there, retention)) {
@@ -3049,8 +3152,10 @@ auto CheckpointFolder::surplus_of(const Retention& retention,
 auto CheckpointFolder::take_away(std::span<const std::filesystem::path> surplus) -> std::vector<Doomed> {
     std::vector<Doomed> doomed;
     for (const auto& path : surplus) {
-      detail::Descriptor lock{::open((path / detail::manifest_name).c_str(), O_RDWR | O_CLOEXEC)};
-      if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+      const auto manifest = path / detail::manifest_name;
+      detail::Descriptor lock{detail::uninterrupted([&] { return files_->open(manifest, O_RDWR); })};
+      const auto take = [&] { return files_->lock(lock.get(), LOCK_EX | LOCK_NB); };
+      if (detail::uninterrupted(take) != 0 && errno == EWOULDBLOCK) continue;
       auto trash = trash_of(path.filename().string());
       detail::check_call(detail::uninterrupted([&] { return files_->rename(path, trash); }), "rename", path);
       doomed.push_back({std::move(trash), std::move(lock)});
@@ -3069,8 +3174,9 @@ auto CheckpointFolder::remove(const std::vector<std::filesystem::path>& paths) -
     return left;
   }
 
-std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run) {
-  return CheckpointFolder{run / "checkpoints"}.newest();
+std::optional<Checkpoint> newest_checkpoint(
+    const std::filesystem::path& run, std::shared_ptr<detail::Files> files) {
+  return CheckpointFolder{run / "checkpoints", 0, std::move(files)}.newest();
 }
 
 }
@@ -3419,6 +3525,24 @@ auto Arguments::reduction(const Signature& signature) const -> void {
     }
   }
 
+auto AwakeTime::is_over(const Deadline& deadline, Time now) noexcept -> bool {
+    if (deadline.is_never()) return false;
+    now = std::max(now, deadline.begin());
+    if (looked_ < deadline.begin()) {
+      looked_ = deadline.begin();
+      lost_ = std::chrono::nanoseconds{0};
+    }
+    lost_ += std::max<std::chrono::nanoseconds>(now - looked_ - most, std::chrono::nanoseconds{0});
+    looked_ = std::max(looked_, now);
+    return now - lost_ >= deadline.time();
+  }
+
+auto AwakeTime::until_next_look(const Deadline& deadline) const noexcept -> std::chrono::nanoseconds {
+    if (deadline.is_never()) return slice;
+    const std::chrono::nanoseconds left = deadline.time() - (looked_ - lost_);
+    return std::clamp<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{0}, slice);
+  }
+
 LocalHub::LocalHub(int size) : size_(size), references_(size), seats_(to_index(size)), mailboxes_(to_index(size) * to_index(size)) {}
 
 auto LocalHub::arrive(const World& world, const Deadline& deadline, const std::function<bool(int)>& close_to) -> void {
@@ -3428,8 +3552,9 @@ auto LocalHub::arrive(const World& world, const Deadline& deadline, const std::f
     const auto all_here = [this] {
       return std::all_of(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.has_arrived; });
     };
+    AwakeTime time;
     while (!failure_ && !all_here()) {
-      if (wait(lock, deadline)) continue;
+      if (wait(lock, deadline, time)) continue;
       if (failure_ || all_here()) break;
       std::vector<int> missing;
       for (int rank = 0; rank < size_; ++rank) {
@@ -3502,12 +3627,14 @@ auto LocalHub::mailbox(int from, int to) noexcept -> std::deque<Message*>& {
     return mailboxes_[to_index(from) * to_index(size_) + to_index(to)];
   }
 
-auto LocalHub::wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline) -> bool {
+auto LocalHub::wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline, AwakeTime& time) -> bool {
+    if (time.is_over(deadline)) return false;
     if (deadline.is_never()) {
       changed_.wait(lock);
-      return true;
+    } else {
+      changed_.wait_until(lock, Deadline::Clock::now() + time.until_next_look(deadline));
     }
-    return changed_.wait_until(lock, deadline.time()) == std::cv_status::no_timeout;
+    return true;
   }
 
 auto LocalHub::enter(int rank, const Signature& signature, Views views, const Deadline& deadline) -> std::uint64_t {
@@ -4171,7 +4298,7 @@ auto Meeting::await_slowly(const std::atomic<std::uint64_t>& word, std::uint64_t
       if (word.load(std::memory_order_acquire) >= at_least) return;
       if (!may_go_on(word, at_least, running)) return;
       if (turn % 8 == 7) {
-        if (running.deadline.expired()) give_up(running, lateness(running));
+        if (running.time.is_over(running.deadline)) give_up(running, lateness(running));
         if (Deadline::Clock::now() >= sleeps_from) {
           sleep(word, at_least, running);
           look_for_deaths(word, at_least, running);
@@ -4216,7 +4343,7 @@ auto Meeting::sleep(const std::atomic<std::uint64_t>& word, std::uint64_t at_lea
     if (word.load() < at_least) {
       // Where somebody has gone the reason to wake up may have come and gone before.
       const std::chrono::nanoseconds slice = is_lost ? std::chrono::milliseconds{1} : longest_sleep;
-      futex_wait(self.bell, bell, std::min(slice, running.deadline.remaining()));
+      futex_wait(self.bell, bell, std::min(slice, running.time.until_next_look(running.deadline)));
     }
     lane(0).num_asleep.fetch_sub(1);
     self.is_asleep.store(0);
@@ -4331,15 +4458,25 @@ std::size_t memory_left(const ControlGroups& groups) {
   return least_memory(groups, memory_left_in);
 }
 
-std::size_t memory_free(const std::filesystem::path& host,
-                                             std::size_t left) {
+std::optional<std::size_t> number_of_host(const std::filesystem::path& host,
+                                                               std::string_view name) {
   std::ifstream lines{host};
   for (std::string line; std::getline(lines, line);) {
-    constexpr std::string_view name = "MemAvailable:";  // in KiB
     if (!line.starts_with(name)) continue;
-    return std::min(left, static_cast<std::size_t>(std::strtoull(line.c_str() + name.size(), nullptr, 10)) << 10U);
+    return static_cast<std::size_t>(std::strtoull(line.c_str() + name.size(), nullptr, 10)) << 10U;
   }
-  return left;
+  return std::nullopt;
+}
+
+std::size_t memory_free(const std::filesystem::path& host,
+                                             std::size_t left) {
+  return std::min(left, number_of_host(host, "MemAvailable:").value_or(left));
+}
+
+std::size_t memory_and_swap_free(const std::filesystem::path& host,
+                                                      std::size_t left) {
+  const auto available = number_of_host(host, "MemAvailable:");
+  return available ? std::min(left, *available + number_of_host(host, "SwapFree:").value_or(0)) : left;
 }
 
 void check_memory_left(int world_size, std::size_t needed_per_rank, std::size_t left) {
@@ -10376,9 +10513,9 @@ std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadline& de
     is_resting_ = false;
     changed_.notify_all();
   }
-  if (deadline.is_never()) {
-    changed_.wait(lock, is_ready);
-  } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
+  detail::AwakeTime time;
+  while (!is_ready() && !time.is_over(deadline)) changed_.wait_for(lock, time.until_next_look(deadline));
+  if (!is_ready()) {
     is_late_ = true;
     const std::string noted = pool_.watch().noted();
     throw DataError{
@@ -10770,6 +10907,14 @@ auto SharedTable::value_at(std::uint32_t offset) const noexcept -> std::string_v
     return {reinterpret_cast<const char*>(bytes_ + offset + sizeof(Header) + header.key_size), header.value_size};
   }
 
+void refuse_snapshot(std::size_t size_bytes, std::string_view why) {
+  throw Error{compose(
+      "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: each "
+      "worker keeps up to {} snapshots of its part for checkpoints, and {} more, unless FailureConfig::memory_percent "
+      "is 0",
+      size_bytes, why, num_snapshots, num_snapshots)};
+}
+
 SnapshotMemory::~SnapshotMemory() { unmap(); }
 
 auto SnapshotMemory::make_file() -> void {
@@ -10815,14 +10960,7 @@ auto SnapshotMemory::grow(std::size_t from, std::size_t size_bytes) const -> voi
     }
   }
 
-auto SnapshotMemory::refuse(std::size_t size_bytes) -> void {
-    throw Error{compose(
-        "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: "
-        "each "
-        "worker keeps up to {} snapshots of its part for checkpoints, and {} more, unless "
-        "FailureConfig::memory_percent is 0",
-        size_bytes, explain_errno(errno), num_snapshots, num_snapshots)};
-  }
+auto SnapshotMemory::refuse(std::size_t size_bytes) -> void { refuse_snapshot(size_bytes, explain_errno(errno)); }
 
 auto SnapshotMemory::unmap() noexcept -> void {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
@@ -10905,6 +11043,23 @@ auto GroupMemory::snapshot_memory(SnapshotKind kind, std::size_t size_bytes) con
       }
     }
     return all;
+  }
+
+auto GroupMemory::snapshot_growth(int of_rank, int slot, std::size_t size_bytes) const noexcept -> std::size_t {
+    const std::size_t size = snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].size();
+    return size_bytes - std::min(size, size_bytes);
+  }
+
+auto GroupMemory::lack_of_memory(int of_rank, int slot, std::size_t size_bytes) const -> std::string {
+    if (snapshot_growth(of_rank, slot, size_bytes) == 0) return {};
+    std::size_t growth = 0;
+    for (int other = 0; other < num_workers(); ++other) growth += snapshot_growth(other, slot, size_bytes);
+    const std::size_t left = memory_and_swap_free();
+    if (growth <= left) return {};
+    return compose(
+        "the {} workers of this process need {} MiB for it, and {} MiB are free (see memory.max, or "
+        "memory.limit_in_bytes, where this is a container)",
+        num_workers(), growth >> 20U, left >> 20U);
   }
 
 auto GroupMemory::owner(int of_rank, int slot) const noexcept -> std::atomic<std::uint32_t>& {
@@ -11595,6 +11750,7 @@ WorkerStore::WorkerStore(GroupMemory& memory, int rank, Descriptor kept_file) no
 auto WorkerStore::set(std::string_view key, std::string_view value) -> void { table_.set(key, value); }
 
 auto WorkerStore::get(std::string_view key, const Deadline& deadline) -> std::optional<std::string> {
+    AwakeTime time;
     while (true) {
       const std::uint32_t changes = table_.changes();
       if (auto value = table_.find(key)) return value;
@@ -11605,8 +11761,8 @@ auto WorkerStore::get(std::string_view key, const Deadline& deadline) -> std::op
                               compose("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
                                       memory_->num_workers(), memory_->reason())};
       }
-      if (deadline.expired()) return std::nullopt;
-      table_.wait(changes, std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{200}));
+      if (time.is_over(deadline)) return std::nullopt;
+      table_.wait(changes, time.until_next_look(deadline));
     }
   }
 
@@ -11666,7 +11822,10 @@ auto SharedLink::take_snapshot(std::size_t size_bytes, SnapshotKind kind) -> Sna
     for (int i = 0; i < num_snapshots && memory_->owner(world_.rank, first + turn).load() != SnapshotOwners::nobody;
          ++i)
       turn = (turn + 1) % num_snapshots;
-    const int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
+    int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
+    if (const std::string lack = memory_->lack_of_memory(world_.rank, slot, size_bytes); !lack.empty()) {
+      slot = free_snapshot(first, size_bytes, lack);
+    }
     await_snapshot(slot);
     memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
     try {
@@ -11743,6 +11902,14 @@ auto SharedLink::post_exit(const WorkerExit& exit) noexcept -> void {
       const std::int32_t kind = static_cast<std::int32_t>(exit.kind);  // no memory for the message
       [[maybe_unused]] const bool written = write(RecordKind::exit, std::as_bytes(std::span{&kind, 1}), false);
     }
+  }
+
+auto SharedLink::free_snapshot(int first, std::size_t size_bytes, const std::string& lack) const -> int {
+    for (int slot = first; slot < first + num_snapshots; ++slot) {
+      const bool is_free = memory_->owner(world_.rank, slot).load() == SnapshotOwners::nobody;
+      if (is_free && memory_->snapshot_growth(world_.rank, slot, size_bytes) == 0) return slot;
+    }
+    refuse_snapshot(size_bytes, lack);
   }
 
 auto SharedLink::throw_ended(const char* operation) const -> void {
@@ -13078,6 +13245,13 @@ auto Controller::on_signal(int signal, Time now) -> Orders {
     return orders;
   }
 
+auto Controller::put_off(std::chrono::nanoseconds late) -> void {
+    if (late <= detail::AwakeTime::most) return;
+    for (Time* limit : {&limit_, &suspect_limit_}) {
+      if (*limit != Time::max()) *limit = after(*limit, late);
+    }
+  }
+
 auto Controller::on_time(Time now) -> Orders {
     if (may_fail() && !suspects_.empty() && now >= suspect_limit_) return fail(consequence(), now);
     if (now < limit_) return {};
@@ -13287,6 +13461,110 @@ auto ControlLane::take_stop() noexcept -> std::optional<bool> {
 auto ControlLane::end_step() noexcept -> std::optional<Wishes> {
     return std::exchange(has_heard_in_step_, false) ? std::optional{anyone_} : std::nullopt;
   }
+
+std::string build_id_in(std::span<const std::byte> notes, std::size_t alignment) {
+  const auto aligned = [alignment](std::size_t size) { return (size + alignment - 1) / alignment * alignment; };
+  while (notes.size() >= sizeof(ElfW(Nhdr))) {
+    ElfW(Nhdr) head;
+    std::memcpy(&head, notes.data(), sizeof head);
+    const std::size_t name_begin = sizeof head;
+    const std::size_t begin = aligned(name_begin + head.n_namesz);
+    const std::size_t end = begin + head.n_descsz;
+    if (end > notes.size()) break;
+    const std::string_view name{reinterpret_cast<const char*>(notes.data()) + name_begin, head.n_namesz};
+    if (head.n_type == NT_GNU_BUILD_ID && name == std::string_view{"GNU\0", 4}) {
+      return hexadecimal(notes.subspan(begin, head.n_descsz));
+    }
+    if (aligned(end) >= notes.size()) break;
+    notes = notes.subspan(aligned(end));
+  }
+  return {};
+}
+
+LoadedProgram loaded_program() {
+  const auto look = [](dl_phdr_info* info, std::size_t /*size*/, void* data) {
+    auto& found = *static_cast<LoadedProgram*>(data);
+    const auto bytes_of = [info](const ElfW(Phdr) & part) {
+      return std::span{reinterpret_cast<const std::byte*>(info->dlpi_addr + part.p_vaddr), part.p_memsz};
+    };
+    const std::span parts{info->dlpi_phdr, info->dlpi_phnum};
+    for (const auto& part : parts) {
+      if (part.p_type == PT_NOTE && found.build_id.empty()) {
+        found.build_id = build_id_in(bytes_of(part), part.p_align == 8 ? 8 : 4);
+      }
+    }
+    for (const auto& part : parts) {
+      const bool is_code = part.p_type == PT_LOAD && (part.p_flags & PF_X) != 0 && (part.p_flags & PF_R) != 0;
+      if (found.build_id.empty() && is_code) found.code_digest = digest_of(bytes_of(part), found.code_digest);
+    }
+    return 1;  // the program comes first
+  };
+  LoadedProgram found;
+  ::dl_iterate_phdr(look, &found);
+  return found;
+}
+
+std::string program_build() {
+  const LoadedProgram program = loaded_program();
+  return program.build_id.empty() ? compose("code {:016x}", program.code_digest) : program.build_id;
+}
+
+std::string cpu_kind() {
+  std::ifstream file{"/proc/cpuinfo"};
+  std::string kind;
+  for (std::string line; kind.empty() && std::getline(file, line);) {
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos) kind = line.substr(line.find(": ") + 2);
+  }
+  struct utsname system {};
+  if (kind.empty() && ::uname(&system) == 0) kind = system.machine;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return kind + ", avx512f";
+  if (__builtin_cpu_supports("avx2")) return kind + ", avx2";
+#endif
+  return kind;
+}
+
+void note_environment(NamedValues& environment) {
+  environment.set("railyard", std::string{version});
+  environment.set("cpu", cpu_kind());
+  environment.set("build", program_build());
+}
+
+void note_options(std::string_view part, const NamedValues& state, NamedValues& environment) {
+  for (const auto& [name, value] : state) {
+    if (!name.starts_with("groups.") || name.ends_with(".parameters")) continue;
+    environment.set(compose("{}{}.{}", option_prefix, part, name), value);
+  }
+}
+
+std::string text_of_value(const Value& value) {
+  return value.visit([](const auto& held) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
+      return held.empty() ? std::string{"none"} : held;
+    } else {
+      return compose("{}", held);
+    }
+  });
+}
+
+std::string difference_in(const NamedValues& now, const NamedValues& then, bool of_options) {
+  std::string text;
+  for (const auto& [name, value] : now) {
+    const Value* former = then.find(name);
+    if (name.starts_with(option_prefix) != of_options || former == nullptr || *former == value) continue;
+    text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ",
+                    name.substr(of_options ? option_prefix.size() : 0), text_of_value(value), text_of_value(*former));
+  }
+  return text;
+}
+
+std::string difference_of(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, false);
+}
+
+std::string difference_of_options(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, true);
+}
 
 auto ByteWriter::take() noexcept -> std::vector<std::byte> { return std::move(bytes_); }
 
@@ -14070,6 +14348,11 @@ auto Worker::receive(Buffer data, int from) -> void {
     do_receive(data, from);
   }
 
+auto Worker::note_environment(const std::string& name, const Value& value) -> void {
+    environment_.set(name, value);
+    warn_of_environment({{name, value}});
+  }
+
 auto Worker::keep_preprocessors(const Dataset& dataset) -> void { preprocessors_.note(dataset); }
 
 auto Worker::store() noexcept -> Store& { return link_->store(); }
@@ -14093,6 +14376,12 @@ auto Worker::end_waits(std::string_view reason) -> void { waits_.end(reason); }
 auto Worker::context() const noexcept -> const RunContext& { return *context_; }
 
 auto Worker::note_backend() noexcept -> void { uses_backend_ = true; }
+
+auto Worker::warn_of_environment(const NamedValues& now) -> void {
+    if (const std::string text = detail::difference_of(now, resumed_environment_); !text.empty()) {
+      warn(detail::compose("the run goes on from {} with {}: bits may differ", resumes_from(), text));
+    }
+  }
 
 auto Worker::warn_of_training_apart() -> void {
     if (rank() != 0 || world_size() == 1 || on_samples_ || has_exchanged_ || uses_backend_) return;
@@ -14173,62 +14462,6 @@ auto Result::value_or_throw() const -> const Result& {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-std::string cpu_kind() {
-  std::ifstream file{"/proc/cpuinfo"};
-  std::string kind;
-  for (std::string line; kind.empty() && std::getline(file, line);) {
-    if (line.starts_with("model name") && line.find(": ") != std::string::npos) kind = line.substr(line.find(": ") + 2);
-  }
-  struct utsname system {};
-  if (kind.empty() && ::uname(&system) == 0) kind = system.machine;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return kind + ", avx512f";
-  if (__builtin_cpu_supports("avx2")) return kind + ", avx2";
-#endif
-  return kind;
-}
-
-void note_environment(NamedValues& environment) {
-  environment.set("railyard", std::string{version});
-  environment.set("cpu", cpu_kind());
-}
-
-void note_options(std::string_view part, const NamedValues& state, NamedValues& environment) {
-  for (const auto& [name, value] : state) {
-    if (!name.starts_with("groups.") || name.ends_with(".parameters")) continue;
-    environment.set(compose("{}{}.{}", option_prefix, part, name), value);
-  }
-}
-
-std::string text_of_value(const Value& value) {
-  return value.visit([](const auto& held) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
-      return held.empty() ? std::string{"none"} : held;
-    } else {
-      return compose("{}", held);
-    }
-  });
-}
-
-std::string difference_in(const NamedValues& now, const NamedValues& then, bool of_options) {
-  std::string text;
-  for (const auto& [name, value] : now) {
-    const Value* former = then.find(name);
-    if (name.starts_with(option_prefix) != of_options || former == nullptr || *former == value) continue;
-    text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ",
-                    name.substr(of_options ? option_prefix.size() : 0), text_of_value(value), text_of_value(*former));
-  }
-  return text;
-}
-
-std::string difference_of(const NamedValues& now, const NamedValues& then) {
-  return difference_in(now, then, false);
-}
-
-std::string difference_of_options(const NamedValues& now, const NamedValues& then) {
-  return difference_in(now, then, true);
-}
 
 std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine) {
   const auto world_size = static_cast<std::size_t>(worker.world_size());
@@ -14729,9 +14962,8 @@ auto TrainState::resume() -> void {
     }
     compare_preprocessors(checkpoint);
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
-    if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
-      worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
-    }
+    worker_->resumed_environment_ = manifest.environment;
+    worker_->warn_of_environment(worker_->environment_);
   }
 
 auto TrainState::compare_preprocessors(const Checkpoint& checkpoint) const -> void {
@@ -15168,7 +15400,9 @@ auto LeaseFile::read() const -> std::optional<LeaseContent> {
     const Descriptor file = open();
     if (!file.is_open() && errno != ENOENT) return std::nullopt;
     char text[size];
-    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    const auto to = std::as_writable_bytes(std::span{text});
+    const auto read = [&] { return files_->read_at(file.get(), to.data(), to.size(), 0); };
+    const ssize_t got = file.is_open() ? uninterrupted(read) : 0;
     if (got < 0) return std::nullopt;
     LeaseContent content;
     if (got == 0) return content;
@@ -15191,20 +15425,23 @@ auto LeaseFile::read() const -> std::optional<LeaseContent> {
 auto LeaseFile::last_sign() const -> std::optional<Sign> {
     const Descriptor file = open();
     struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    if (!file.is_open() || uninterrupted([&] { return files_->status_of(file.get(), status); }) != 0)
+      return std::nullopt;
     return Sign{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
   }
 
 auto LeaseFile::is_locked() const -> bool {
-    const Descriptor file{files_->open(path_, O_RDWR)};
+    const Descriptor file{uninterrupted([&] { return files_->open(path_, O_RDWR); })};
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    const bool is_known = file.is_open() && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
+    const bool is_known = file.is_open() && files_->lock(file.get(), F_OFD_GETLK, whole) == 0;
     return !is_known || whole.l_type != F_UNLCK;
   }
 
-auto LeaseFile::open() const -> Descriptor { return Descriptor{files_->open(path_, O_RDONLY)}; }
+auto LeaseFile::open() const -> Descriptor {
+    return Descriptor{uninterrupted([&] { return files_->open(path_, O_RDONLY); })};
+  }
 
 LeaseSilence::LeaseSilence(const LeaseTimes& times) : times_(times), looks_left_(times.patience / times.beat) {}
 
@@ -15286,15 +15523,9 @@ auto ClaimWatch::look(std::uint64_t held) -> std::optional<std::uint64_t> {
     return silence_->is_over() ? std::optional{last} : std::nullopt;
   }
 
-std::string text_of_file(const std::filesystem::path& path) {
-  errno = 0;
-  std::ifstream file{path, std::ios::binary};
-  if (!file.is_open() && (errno == 0 || errno == ENOENT)) return {};
-  try {
-    if (file.is_open()) return {std::istreambuf_iterator<char>{file}, {}};
-  } catch (const std::ios_base::failure&) {  // whoever asks a stream's buffer is told of errors so
-  }
-  throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
+std::string text_of_file(const std::filesystem::path& path,
+                                              const std::shared_ptr<Files>& files) {
+  return content_of(*files, path).value_or(std::string{});
 }
 
 NamedValues values_of_record(const Json& json) {
@@ -15318,18 +15549,18 @@ Metrics metrics_of_line(const Json& json) {
   return metrics;
 }
 
-void read_history(const std::filesystem::path& path, RunRecord& record) {
-  read_json_lines(path, record.problems, [&record](const Json& json, std::uint64_t end) {
+void read_history(const std::filesystem::path& path, const std::shared_ptr<Files>& files, RunRecord& record) {
+  read_json_lines(path, files, record.problems, [&record](const Json& json, std::uint64_t end) {
     const auto report = json.at("report").as<std::int64_t>();
     record.history.push_back(metrics_of_line(json));
     record.lines.push_back({.report = report, .end = end});
   });
 }
 
-void read_events(const std::filesystem::path& path, RunRecord& record) {
+void read_events(const std::filesystem::path& path, const std::shared_ptr<Files>& files, RunRecord& record) {
   try {
     std::vector<std::string> ignored;  // the run needs none of its lines
-    read_json_lines(path, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
+    read_json_lines(path, files, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
       const std::string event{json.at("event").text()};
       if (event == "checkpoint") record.last_checkpoint = json.at("path").text();
       if (event == "begun_anew") record.last_checkpoint.clear();
@@ -15338,14 +15569,15 @@ void read_events(const std::filesystem::path& path, RunRecord& record) {
   }
 }
 
-bool tells_of_checkpoints(const std::filesystem::path& run) {
+bool tells_of_checkpoints(const std::filesystem::path& run, const std::shared_ptr<Files>& files) {
   RunRecord record;
-  read_events(run / "events.jsonl", record);
+  read_events(run / "events.jsonl", files, record);
   return !record.last_checkpoint.empty();
 }
 
-void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record) {
-  const auto newest = CheckpointFolder{run / "checkpoints"}.newest();
+void recover_record(const std::filesystem::path& run, const std::shared_ptr<Files>& files, std::string_view why,
+                           RunRecord& record) {
+  const auto newest = newest_checkpoint(run, files);
   if (!newest) {
     throw ConfigError{compose(
         "{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
@@ -15367,10 +15599,11 @@ void recover_record(const std::filesystem::path& run, std::string_view why, RunR
                                     record.seed ? "" : ", but for the seed, for which RunConfig::seed is taken"));
 }
 
-RunRecord read_run_record(const std::filesystem::path& run) {
+RunRecord read_run_record(const std::filesystem::path& run,
+                                               const std::shared_ptr<Files>& files) {
   RunRecord record;
   try {
-    const std::string text = text_of_file(run / "run.json");
+    const std::string text = text_of_file(run / "run.json", files);
     try {
       const Json json = parse_json(text);
       record.backend = json.at("backend").text();
@@ -15379,13 +15612,13 @@ RunRecord read_run_record(const std::filesystem::path& run) {
       record.seed = json.at("seed").as<std::uint64_t>();
       record.settings = values_of_record(json);
     } catch (const std::exception& error) {
-      recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
+      recover_record(run, files, text.empty() ? "it is empty or not there" : error.what(), record);
     }
   } catch (const DataError& error) {
     throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
   try {
-    const Json json = parse_json(text_of_file(run / "result.json"));
+    const Json json = parse_json(text_of_file(run / "result.json", files));
     const Json* is_saved = json.find("state_saved");
     record.has_succeeded = json.at("succeeded").boolean() && (is_saved == nullptr || is_saved->boolean());
     record.seconds = json.at("seconds").as<double>();
@@ -15393,8 +15626,8 @@ RunRecord read_run_record(const std::filesystem::path& run) {
     record.has_succeeded = false;
   }
   try {
-    read_history(run / "metrics.jsonl", record);
-    read_events(run / "events.jsonl", record);
+    read_history(run / "metrics.jsonl", files, record);
+    read_events(run / "events.jsonl", files, record);
   } catch (const DataError& error) {
     throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
@@ -15449,9 +15682,16 @@ auto LineFile::reason() const -> std::string { return explain_errno(code_); }
 
 auto LineFile::open() -> bool {
     if (file_ >= 0) return true;
-    file_ = files_->open(path_, O_WRONLY | O_CREAT | O_APPEND);
+    file_ = uninterrupted([this] { return files_->open(path_, O_WRONLY | O_CREAT | O_APPEND); });
     if (file_ < 0) return false;
-    size_ = std::max<off_t>(::lseek(file_, 0, SEEK_END), 0);
+    struct stat status {};
+    if (uninterrupted([&] { return files_->status_of(file_, status); }) != 0) {
+      const int code = errno;
+      files_->close(std::exchange(file_, -1));
+      errno = code;
+      return false;
+    }
+    size_ = status.st_size;
     return true;
   }
 
@@ -15487,51 +15727,50 @@ void check_name(const std::string& name) {
   }
 }
 
-bool is_blank(const std::filesystem::path& path) {
-  std::ifstream file{path, std::ios::binary};
-  char one = 0;
-  while (file.get(one)) {
-    if (one != 0) return false;
-  }
-  return file.eof();
+bool is_directory(Files& files, const std::filesystem::path& path) {
+  const auto status = status_of(files, path);
+  return status && S_ISDIR(status->st_mode);
+}
+
+bool is_blank(const std::filesystem::path& path, Files& files) {
+  const auto text = content_of(files, path);
+  return text && text->find_first_not_of('\0') == std::string::npos;
 }
 
 bool tells_of_run(std::string_view name) {
   return name == "run.json" || name == "metrics.jsonl" || name == "events.jsonl" || name == "result.json";
 }
 
-std::vector<std::string> written_logs(const std::filesystem::path& run) {
-  std::error_code ignored;
+std::vector<std::string> written_logs(const std::filesystem::path& run, Files& files) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator{run / "logs", ignored}) {
-    const std::string name = entry.path().filename().string();
-    const bool is_log = number_between<std::uint64_t>("rank-", name, ".log").has_value();
-    if (is_log && entry.is_regular_file(ignored) && entry.file_size(ignored) > 0) names.push_back("logs/" + name);
+  for (const std::string& name : names_in_directory(files, run / "logs")) {
+    if (!number_between<std::uint64_t>("rank-", name, ".log")) continue;
+    const auto status = status_of(files, run / "logs" / name);
+    if (status && S_ISREG(status->st_mode) && status->st_size > 0) names.push_back("logs/" + name);
   }
   std::sort(names.begin(), names.end());
   return names;
 }
 
-bool is_barely_begun(const std::filesystem::path& run) {
-  const bool is_lost = is_blank(run / "run.json");
-  if (is_lost ? tells_of_checkpoints(run) : !written_logs(run).empty()) return false;
-  std::error_code code;
-  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
-    const std::string name = entry.path().filename().string();
+bool is_barely_begun(const std::filesystem::path& run,
+                                          const std::shared_ptr<Files>& files) {
+  const bool is_lost = is_blank(run / "run.json", *files);
+  if (is_lost ? tells_of_checkpoints(run, files) : !written_logs(run, *files).empty()) return false;
+  for (const std::string& name : names_in_directory(*files, run)) {
     const bool is_of_start = name == "logs" || name == "lease.json" || name == claims_name;
     if (is_of_start || name.starts_with("leader.json") || name.starts_with("run.json.")) continue;
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
-  return !code;
+  return true;
 }
 
-std::string remains_of_run(const std::filesystem::path& run) {
-  std::error_code ignored;
-  const auto has = [&](const char* name) { return std::filesystem::exists(run / name, ignored); };
-  const bool has_record = has("run.json") && !is_blank(run / "run.json");
-  const bool has_checkpoints = has("checkpoints") && !std::filesystem::is_empty(run / "checkpoints", ignored);
-  if (has_record || has_checkpoints || is_barely_begun(run) || !has("lease.json")) return {};
-  std::vector<std::string> names = written_logs(run);
+std::string remains_of_run(const std::filesystem::path& run,
+                                                const std::shared_ptr<Files>& files) {
+  const auto has = [&](const char* name) { return is_there(*files, run / name); };
+  const bool has_record = has("run.json") && !is_blank(run / "run.json", *files);
+  const bool has_checkpoints = !names_in_directory(*files, run / "checkpoints").empty();
+  if (has_record || has_checkpoints || is_barely_begun(run, files) || !has("lease.json")) return {};
+  std::vector<std::string> names = written_logs(run, *files);
   if (names.size() > 1) names.resize(1);
   for (const char* name : {"metrics.jsonl", "events.jsonl", "result.json"}) {
     if (has(name)) names.insert(names.end(), name);
@@ -15539,27 +15778,24 @@ std::string remains_of_run(const std::filesystem::path& run) {
   return joined(names, ", ");
 }
 
-void sweep_run_directory(const std::filesystem::path& run, bool all) {
-  std::error_code ignored;
-  std::vector<std::filesystem::path> rubbish;
-  for (const auto& entry : std::filesystem::directory_iterator{run, ignored}) {
-    const std::string name = entry.path().filename().string();
+void sweep_run_directory(const std::filesystem::path& run, bool all,
+                                const std::shared_ptr<Files>& files) {
+  for (const std::string& name : names_in_directory(*files, run)) {
     const auto is_draft_of = [&name](std::string_view file) {
       return number_between<std::uint64_t>(file, name, "").has_value();
     };
     const bool is_half_written = is_draft_of("run.json.") || is_draft_of("result.json.") || is_draft_of("leader.json.");
-    if (is_half_written || (all && tells_of_run(name))) rubbish.push_back(entry.path());
+    const bool is_rubbish = is_half_written || (all && tells_of_run(name));
+    if (is_rubbish) uninterrupted([&] { return files->unlink(run / name); });
   }
-  for (const auto& path : rubbish) std::filesystem::remove(path, ignored);
 }
 
-void check_is_run(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
-  if (!remains_of_run(path).empty()) return;
-  if (CheckpointFolder{path / "checkpoints"}.newest()) return;  // which says what run.json has said
+void check_is_run(const std::filesystem::path& path, const std::shared_ptr<Files>& files) {
+  if (is_barely_begun(path, files) || is_there(*files, path / "run.json")) return;
+  if (!remains_of_run(path, files).empty()) return;
+  if (newest_checkpoint(path, files)) return;  // which says what run.json has said
   const std::string place = compose("RunConfig::name is \"{}\", but {}", path.filename().string(), path.string());
-  if (std::filesystem::exists(path / manifest_name, ignored)) {
+  if (is_there(*files, path / manifest_name)) {
     throw ConfigError{
         compose("{} is a checkpoint, not the directory of a run: give the one that its checkpoints/ lies in, and the "
                 "run goes on from the newest; Checkpoint::open() reads any of them",
@@ -15569,38 +15805,46 @@ void check_is_run(const std::filesystem::path& path) {
       compose("{} is no run's directory, for it has no run.json, and is left as it is: choose another name", place)};
 }
 
-RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage) {
-  const auto refuse = [&storage](const std::error_code& code) {
+RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage,
+                                                 const std::shared_ptr<Files>& files) {
+  const auto refuse = [&storage](const std::string& why) {
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
                 "folder that you can write to",
-                storage.string(), code.message())};
+                storage.string(), why)};
   };
-  if (storage.empty()) refuse(std::make_error_code(std::errc::invalid_argument));
+  const auto refuse_error = [&refuse](int error) { refuse(explain_errno(error)); };
+  if (storage.empty()) refuse_error(EINVAL);
   std::error_code code;
   const auto folder = std::filesystem::absolute(storage, code);  // a worker or callback may go to another directory
-  if (code) refuse(code);
-  std::filesystem::create_directories(folder, code);
-  if (code) refuse(code);
+  if (code) refuse(code.message());
+  try {
+    if (const int error = make_directories(*files, folder); error != 0) refuse_error(error);
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
   constexpr int most_tries = 100;
   for (int tries = 1;; ++tries) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
     const auto path = folder / name;
-    const bool is_new = ::mkdir(path.c_str(), 0777) == 0;
-    if (!is_new && errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
+    const bool is_new = uninterrupted([&] { return files->make_directory(path); }) == 0;
+    if (!is_new && errno != EEXIST) refuse_error(errno);
     if (!is_new && wanted_name.empty()) {
-      if (tries == most_tries) refuse(std::error_code{EEXIST, std::generic_category()});
+      if (tries == most_tries) refuse_error(EEXIST);
       continue;
     }
-    if (!is_new && !std::filesystem::is_directory(path, code)) {
+    if (!is_new && !looking_at_run([&] { return is_directory(*files, path); })) {
       throw ConfigError{
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
     }
-    if (!is_new) check_is_run(path);
-    std::filesystem::create_directory(path / "logs", code);
-    if (!code) return {name, path, is_new};
-    if (is_new) ::rmdir(path.c_str());
-    refuse(code);
+    if (!is_new) looking_at_run([&] { check_is_run(path, files); });
+    const bool has_logs = uninterrupted([&] { return files->make_directory(path / "logs"); }) == 0 || errno == EEXIST;
+    if (has_logs) return {name, path, is_new};
+    const int error = errno;
+    if (is_new) files->remove_directory(path);
+    refuse_error(error);
   }
 }
 
@@ -15630,12 +15874,12 @@ std::string write_object(
   return {};
 }
 
-void remove_run_directory(const std::filesystem::path& run) {
-  std::error_code ignored;
-  for (const char* name : {"run.json", "lease.json", "leader.json", "logs"})
-    std::filesystem::remove(run / name, ignored);
-  std::filesystem::remove_all(run / claims_name, ignored);
-  std::filesystem::remove(run, ignored);
+void remove_run_directory(const std::filesystem::path& run,
+                                 const std::shared_ptr<Files>& files) {
+  for (const char* name : {"run.json", "lease.json", "leader.json"}) files->unlink(run / name);
+  remove_all(*files, run / claims_name);
+  files->remove_directory(run / "logs");  // unless there is something in it
+  files->remove_directory(run);
 }
 
 auto Patience::is_over(int rank, Time now) -> bool {
@@ -15759,7 +16003,7 @@ auto LeaseSight::age() const -> std::optional<Time> {
   }
 
 HeldLease::HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
+    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR | O_CREAT); })};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
@@ -15775,7 +16019,7 @@ HeldLease::HeldLease(const std::filesystem::path& run, const LeaseTimes& times, 
 
 HeldLease::HeldLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
             const LeaseTimes& times, std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{files_->open(path(), O_RDWR)};
+    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR); })};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = try_lock();
@@ -15808,7 +16052,7 @@ auto HeldLease::look() -> bool {
   }
 
 auto HeldLease::beat() -> void {
-    if (look()) ::futimens(file_.get(), nullptr);
+    if (look()) files_->touch(file_.get());
   }
 
 auto HeldLease::end(bool is_left_to_others) const -> void {
@@ -15839,7 +16083,7 @@ auto HeldLease::take_after(std::uint64_t last_claim, const LeaseContent& before,
     try {
       throw_if_other(before.lease);
       write(own_);
-      if (is_contended && files_->sync(file_.get()) != 0)
+      if (is_contended && uninterrupted([&] { return files_->sync(file_.get()); }) != 0)
         refuse(compose("cannot be written: {}", explain_errno(errno)));
       if (claimed() > own_.lease.generation) throw_in_use(before, ", and another process has taken it over since");
     } catch (...) {
@@ -15858,7 +16102,7 @@ auto HeldLease::taker_text(const LeaseContent& taker) const -> std::string {
 auto HeldLease::generation_before(const LeaseContent& before) const -> std::uint64_t {
     if (before.lease.generation != 0) return before.lease.generation;
     try {
-      return CheckpointFolder{run() / "checkpoints"}.last_generation();
+      return CheckpointFolder{run() / "checkpoints", 0, files_}.last_generation();
     } catch (const Error& error) {
       refuse(compose("says nothing of who had the run before, nor can it be told otherwise: {}", error.what()));
     }
@@ -15879,7 +16123,8 @@ auto HeldLease::try_lock() const -> bool {
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    return ::fcntl(file_.get(), F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES);
+    const auto take = [&] { return files_->lock(file_.get(), F_OFD_SETLK, whole); };
+    return uninterrupted(take) == 0 || (errno != EAGAIN && errno != EACCES);
   }
 
 auto HeldLease::take_lock() const -> bool {
@@ -15943,7 +16188,8 @@ auto HeldLease::write(const LeaseContent& content) const -> void {
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
     const auto bytes = std::as_bytes(std::span{text});
-    const ssize_t written = files_->write_at(file_.get(), bytes.data(), bytes.size(), 0);
+    const auto put = [&] { return files_->write_at(file_.get(), bytes.data(), bytes.size(), 0); };
+    const ssize_t written = uninterrupted(put);
     if (written < 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
   }
@@ -16026,13 +16272,14 @@ auto RunLease::pause() -> void { heartbeat_.reset(); }
 
 auto RunLease::takeover() const noexcept -> const std::string& { return held_->takeover(); }
 
-RunLease take_lease(const RunPlace& place) {
+RunLease take_lease(const RunPlace& place,
+                                         const std::shared_ptr<Files>& files) {
   try {
-    return RunLease{place.path};
+    return RunLease{place.path, {}, files};
   } catch (const RunInUse&) {
     throw;
   } catch (const Error&) {
-    if (place.is_new) remove_run_directory(place.path);
+    if (place.is_new) remove_run_directory(place.path, files);
     throw;
   }
 }
@@ -16573,8 +16820,8 @@ auto CheckpointWriter::write(const SaveJob& job) -> SaveOutcome {
 auto CheckpointWriter::make_reports_durable(std::vector<std::string>& losses) -> void {
     await_reports_();
     const auto path = run_ / "metrics.jsonl";
-    if (!std::filesystem::exists(path)) return;
     try {
+      if (!is_there(*files_, path)) return;
       sync_file(path, &Files::sync_data);
       if (!has_reports_) sync_directory(*files_, run_);
       has_reports_ = true;
@@ -16598,7 +16845,7 @@ auto CheckpointWriter::make_run_durable() -> void {
     if (is_run_durable_) return;
     sync_file(run_ / "run.json", &Files::sync);
     const auto lease = run_ / "lease.json";  // has the generation of what follows
-    if (std::filesystem::exists(lease)) sync_file(lease, &Files::sync);
+    if (is_there(*files_, lease)) sync_file(lease, &Files::sync);
     sync_directory(*files_, run_);
     sync_directory(*files_, run_.parent_path());
     sync_directory(*files_, run_.parent_path().parent_path());
@@ -18222,6 +18469,7 @@ auto Supervision::handle_next() -> void {
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
+    controller_.put_off(Clock::now() - wake);
     look_for_taker(false);
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
@@ -18814,7 +19062,7 @@ int first_size(ElasticSize& size, std::chrono::nanoseconds start_timeout) {
 
 RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const ScalingConfig& scaling,
                                             const RunInfo& info) {
-  const std::string remains = place.is_new ? std::string{} : remains_of_run(place.path);
+  const std::string remains = place.is_new ? std::string{} : looking_at_run([&] { return remains_of_run(place.path); });
   if (!remains.empty() && !accepts_change(run.accept_changes, "checkpoints")) {
     throw ConfigError{compose(
         "the run in {} has lost its run.json and its checkpoints, for {} still tell of it: put both back from a "
@@ -18822,7 +19070,7 @@ RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const Scalin
         "told, or choose another RunConfig::name",
         place.path.string(), remains)};
   }
-  const bool is_new = place.is_new || !remains.empty() || is_barely_begun(place.path);
+  const bool is_new = place.is_new || !remains.empty() || looking_at_run([&] { return is_barely_begun(place.path); });
   if (is_new && run.resume == Resume::required) {
     if (place.is_new) remove_run_directory(place.path);
     throw ConfigError{
@@ -18830,7 +19078,7 @@ RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const Scalin
                 "and storage_path",
                 place.path.string())};
   }
-  if (!place.is_new) sweep_run_directory(place.path, is_new);
+  if (!place.is_new) looking_at_run([&] { sweep_run_directory(place.path, is_new); });
   if (is_new) return {};
   if (run.resume == Resume::never) {
     throw ConfigError{
@@ -28548,19 +28796,18 @@ auto GlooLines::GlooTransfer::receive(int peer, std::uint64_t slot, std::size_t 
       ++num_receives_;
     }
 
-auto GlooLines::GlooTransfer::wait(Time wake, const Deadline& deadline) -> bool {
+auto GlooLines::GlooTransfer::wait(Time wake) -> bool {
       lines_->set_alarm(wake);
       for (; num_receives_ > 0; --num_receives_) {
-        if (!lines_->alarm_->wait(*target_, Wait::receive, timeout(deadline))) return false;
+        if (!lines_->alarm_->wait(*target_, Wait::receive, longest)) return false;
       }
       for (; num_sends_ > 0; --num_sends_) {
-        if (!lines_->alarm_->wait(*source_, Wait::send, timeout(deadline))) return false;
+        if (!lines_->alarm_->wait(*source_, Wait::send, longest)) return false;
       }
       return true;
     }
 
 auto GlooLines::timeout(const Deadline& deadline) -> Milliseconds {
-    constexpr Milliseconds longest = std::chrono::hours{24 * 365};
     const auto left = deadline.remaining();
     return left >= longest ? longest : std::chrono::ceil<Milliseconds>(left) + std::chrono::seconds{5};
   }
@@ -28733,7 +28980,7 @@ auto ProvenLines::ProvenTransfer::receive(int peer, std::uint64_t slot, std::siz
       busy(peer).receive(slot, to_ + offset, size_bytes);
     }
 
-auto ProvenLines::ProvenTransfer::wait(Time wake, const Deadline& /*deadline*/) -> bool {
+auto ProvenLines::ProvenTransfer::wait(Time wake) -> bool {
       while (true) {
         busy_.erase(std::remove_if(busy_.begin(), busy_.end(), [](ProvenLine* line) { return line->advance(); }),
                     busy_.end());
@@ -28950,15 +29197,19 @@ auto GlooTcp::await(detail::MeshLines::Transfer& transfer) -> void {
       set_wake();
     }
     for (bool done = false; !done;) {
-      guarded([&] { done = transfer.wait(running_->wake, running_->deadline); });
+      guarded([&] { done = transfer.wait(running_->wake); });
       if (!done) look_around();
     }
   }
 
-auto GlooTcp::set_wake() -> void { running_->wake = std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time()); }
+auto GlooTcp::set_wake() -> void {
+    const auto now = Deadline::Clock::now();
+    static_cast<void>(running_->time.is_over(running_->deadline, now));  // a look
+    running_->wake = now + running_->time.until_next_look(running_->deadline);
+  }
 
 auto GlooTcp::look_around() -> void {
-    if (running_->deadline.expired()) fail(detail::Notice::Kind::late, "the deadline has passed");
+    if (running_->time.is_over(running_->deadline)) fail(detail::Notice::Kind::late, "the deadline has passed");
     for (int rank = 0; rank < world_.size; ++rank) {
       if (rank == world_.rank || !is_closed(rank)) continue;
       // A rank may leave when it has done its part. If it had not, this operation will notice.
@@ -31861,6 +32112,11 @@ BucketLimits limits_of(const ModelOptions& options, const std::vector<GradientSl
   return {.first = std::min(options.first_bucket_bytes, most), .others = std::min(options.bucket_bytes, most)};
 }
 
+void note_bucket_sizes(Worker& worker, const ModelOptions& options) {
+  worker.environment().set("bucket_bytes", static_cast<std::int64_t>(options.bucket_bytes));
+  worker.environment().set("first_bucket_bytes", static_cast<std::int64_t>(options.first_bucket_bytes));
+}
+
 auto BucketSchedule::reset(std::size_t num_slots) -> void {
     buckets_.assign(1, {});
     for (std::size_t index = 0; index < num_slots; ++index) buckets_.front().push_back(index);
@@ -31893,6 +32149,12 @@ auto BucketSchedule::cut(const std::vector<std::int64_t>& observed, const std::v
       if (!is_observed_[index]) put(index);
     }
     begin_pass();
+  }
+
+auto BucketSchedule::plan() const -> std::string {
+    std::uint64_t digest = 0;
+    for (const Bucket& bucket : buckets_) digest = digest_of(std::as_bytes(std::span{bucket}), digest);
+    return compose("{} buckets, {:016x}", buckets_.size(), digest);
   }
 
 auto BucketSchedule::begin_pass() -> void {
@@ -33346,6 +33608,7 @@ auto GradientExchange::set_options(const ModelOptions& options) -> void {
     compares_weights_ = options.compare_weights;
     schedule_.reset(slots_.size());
     weight_watch_.reset(slots_);
+    note_bucket_sizes(*worker_, options);
   }
 
 auto GradientExchange::warn_of_skipped() const -> void {
@@ -33589,10 +33852,8 @@ auto GradientExchange::exchange() -> void {
 
 auto GradientExchange::begin_exchange() -> void {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
-    const PassTerms terms{
-        .header = next_header(),
-        .checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr,
-        .uses_host = uses_host()};
+    const bool checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr;
+    const PassTerms terms{.header = next_header(), .checks_finite = checks_finite, .uses_host = uses_host()};
     exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
   }
 
@@ -33612,6 +33873,7 @@ auto GradientExchange::decide_on_overlap() -> void {
       thread_ = std::make_unique<CommunicationThread>([this] { exchange_.take_bucket(aside_); },
                                                       pool ? pool->heap() : nullptr);
     }
+    worker_->note_environment("bucket_plan", schedule_.plan());
     overlap_ = Overlapping::active;
   }
 

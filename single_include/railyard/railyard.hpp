@@ -1020,6 +1020,8 @@ class Deadline {
   /// The same budget, counted from now.
   [[nodiscard]] Deadline renewed() const { return after(budget_, setting_); }
 
+  /// When it was taken; nothing that makes sense if it never expires.
+  [[nodiscard]] Clock::time_point begin() const noexcept { return time_ - budget_; }
   /// When it expires; Clock::time_point::max() if never.
   [[nodiscard]] Clock::time_point time() const noexcept { return time_; }
 
@@ -3501,6 +3503,95 @@ class ProgressLine {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/checkpoint/detail/files.hpp
+// The one seam through which the files of checkpoints and of their run are read and changed. Checkpoint room.
+
+#include <dirent.h>
+#include <sys/file.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Does what the system calls do: each returns -1 and sets errno where it fails. Tests put in others, which remember
+/// what would survive a power cut, or fail.
+class Files {
+ public:
+  using Path = std::filesystem::path;
+
+  Files() = default;
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+  virtual ~Files() = default;
+
+  virtual int make_directory(const Path& path) { return ::mkdir(path.c_str(), 0777); }
+  /// Returns a descriptor of a file that is new.
+  virtual int create(const Path& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
+  /// Returns a descriptor of a file that may be there; flags: O_RDONLY or another way to open it, and O_CREAT and so
+  /// on.
+  virtual int open(const Path& path, int flags) { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
+  /// The same of what has that name in a directory that is open.
+  virtual int open_at(int directory, const char* name, int flags) {
+    return ::openat(directory, name, flags | O_CLOEXEC);
+  }
+  virtual int open_directory(const Path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+  virtual ssize_t read_at(int fd, std::byte* to, std::size_t size, off_t at) { return ::pread(fd, to, size, at); }
+  virtual int status(const Path& path, struct stat& status) { return ::stat(path.c_str(), &status); }
+  virtual int status_of(int fd, struct stat& status) { return ::fstat(fd, &status); }
+  /// Locks an open file, as flock does, or as fcntl does, which can also be asked about a lock.
+  virtual int lock(int fd, int operation) { return ::flock(fd, operation); }
+  virtual int lock(int fd, int command, struct flock& lock) { return ::fcntl(fd, command, &lock); }
+  /// Gives a file the time of now.
+  virtual int touch(int fd) { return ::futimens(fd, nullptr); }
+  virtual ssize_t write(int fd, const std::byte* from, std::size_t size) { return ::write(fd, from, size); }
+  /// Writes in place of what is there.
+  virtual ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) {
+    return ::pwrite(fd, from, size, at);
+  }
+  virtual int truncate(int fd, off_t size) { return ::ftruncate(fd, size); }
+  /// Has writes go past the system's cache, or not: those of whole blocks, from addresses that are multiples of one.
+  /// Returns -1 where the file system cannot do so.
+  virtual int set_direct(int fd, bool is_direct) {
+    const int flags = ::fcntl(fd, F_GETFL);
+    return flags < 0 ? -1 : ::fcntl(fd, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+  }
+  /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
+  virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits) {
+    const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
+    return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
+  }
+  virtual int sync(int fd) { return ::fsync(fd); }
+  /// The same of a file's bytes and size alone.
+  virtual int sync_data(int fd) { return ::fdatasync(fd); }
+  virtual int close(int fd) { return ::close(fd); }
+  virtual int rename(const Path& from, const Path& to) { return ::rename(from.c_str(), to.c_str()); }
+  virtual int unlink(const Path& path) { return ::unlink(path.c_str()); }
+  virtual int remove_directory(const Path& path) { return ::rmdir(path.c_str()); }
+  /// Appends the names of what is in a directory.
+  virtual int list(const Path& path, std::vector<std::string>& names) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> directory{::opendir(path.c_str()), ::closedir};
+    if (!directory) return -1;
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(directory.get());
+      if (entry == nullptr) return errno == 0 ? 0 : -1;
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+  }
+};
+
+/// Repeats a call that a signal has interrupted.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  for (;;) {
+    const auto result = call();
+    if (result != -1 || errno != EINTR) return result;
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/checkpoint/detail/crc32c.hpp
 // The checksum of a checkpoint's files. Checkpoint room.
 
@@ -3931,10 +4022,170 @@ class JsonParser {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/checkpoint/detail/storage.hpp
+// What can be said and done about the storage of a checkpoint. Checkpoint room.
+
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a call of the system that has failed.
+struct FailedCall {
+  std::string_view call{};
+  int error = 0;
+};
+
+/// Says what to do about an error of the storage.
+[[nodiscard]] inline std::string remedy_of(int error, const std::filesystem::path& path) {
+  std::error_code code;
+  switch (error) {
+    case ENOSPC: {
+      const auto space = std::filesystem::space(path.parent_path(), code);
+      return compose("the file system has {} MB left: make room, or keep fewer checkpoints",
+                     code ? 0 : space.available / 1'000'000);
+    }
+    case EDQUOT:
+      return "the quota of disk space is used up: make room, or ask for more";
+    case EFBIG:
+      return "no file may become that large: see ulimit -f";
+    case EROFS:
+      return "the file system is mounted read-only: choose another folder, or have it checked and mounted anew";
+    case EIO:
+      return "the disk or the network storage fails: see the kernel's log (dmesg), and choose another folder";
+    case EACCES:
+    case EPERM:
+      return "choose a folder that this user may write to";
+    default:
+      return "choose another folder if this lasts";
+  }
+}
+
+/// Says why what is written below this directory would not last, or nothing if no reason is known.
+[[nodiscard]] inline std::string_view doubt_about(const std::filesystem::path& directory) {
+  constexpr long overlay = 0x794C7630;  // OVERLAYFS_SUPER_MAGIC, which not all releases of the kernel's headers have
+  struct statfs status {};
+  if (::statfs(directory.c_str(), &status) != 0) return {};
+  const auto type = static_cast<long>(status.f_type);
+  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) return "it is kept in memory, and gone when the machine stops";
+  if (type == overlay) return "it belongs to a container, and is gone with it";
+  return {};
+}
+
+[[noreturn]] inline void throw_storage(const std::filesystem::path& path, const FailedCall& failed) {
+  throw Error{compose("{}: {} failed: {}; {}", path.string(), failed.call, explain_errno(failed.error),
+                      remedy_of(failed.error, path))};
+}
+
+inline void check_call(int result, std::string_view call, const std::filesystem::path& path) {
+  if (result < 0) throw_storage(path, {call, errno});
+}
+
+/// Throws: DataError.
+[[noreturn]] inline void throw_unreadable(const std::filesystem::path& path, int error) {
+  throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(error))};
+}
+
+/// Returns what is known of a file or directory; nothing if there is none. Throws: DataError if that cannot be told.
+[[nodiscard]] inline std::optional<struct stat> status_of(Files& files, const std::filesystem::path& path) {
+  struct stat status {};
+  if (uninterrupted([&] { return files.status(path, status); }) == 0) return status;
+  if (errno != ENOENT && errno != ENOTDIR) throw_unreadable(path, errno);
+  return std::nullopt;
+}
+[[nodiscard]] inline bool is_there(Files& files, const std::filesystem::path& path) {
+  return status_of(files, path).has_value();
+}
+
+/// Returns the names of what is in a directory; none if there is no such one. Throws: DataError if it cannot be read.
+[[nodiscard]] inline std::vector<std::string> names_in_directory(Files& files, const std::filesystem::path& path) {
+  std::vector<std::string> names;
+  const int result = uninterrupted([&] {
+    names.clear();
+    return files.list(path, names);
+  });
+  if (result != 0 && errno != ENOENT) throw_unreadable(path, errno);
+  return names;
+}
+
+/// Reads from an open file, in as many calls as it takes. Returns how many bytes there were, less than were asked for
+/// only at its end, with errno 0, or where it cannot be read.
+inline std::size_t read_some(Files& files, int fd, std::uint64_t begin, std::span<std::byte> to) {
+  constexpr std::size_t most_at_once = std::size_t{1} << 30U;  // the system moves less than 2 GiB
+  std::size_t got = 0;
+  while (got < to.size()) {
+    const std::size_t size = std::min(to.size() - got, most_at_once);
+    const ssize_t part = uninterrupted([&] {
+      errno = 0;  // of a call before that was interrupted
+      return files.read_at(fd, to.data() + got, size, static_cast<off_t>(begin + got));
+    });
+    if (part <= 0) break;
+    got += static_cast<std::size_t>(part);
+  }
+  if (got == to.size()) errno = 0;
+  return got;
+}
+
+/// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
+[[nodiscard]] inline std::optional<std::string> content_of(Files& files, const std::filesystem::path& path) {
+  const Descriptor file{uninterrupted([&] { return files.open(path, O_RDONLY); })};
+  if (!file.is_open() && errno == ENOENT) return std::nullopt;
+  if (!file.is_open()) throw_unreadable(path, errno);
+  std::string text;
+  for (std::size_t more = std::size_t{1} << 16U;; more *= 2) {
+    const std::size_t begin = text.size();
+    text.resize(begin + more);
+    const std::size_t got = read_some(files, file.get(), begin, std::as_writable_bytes(std::span{text}).subspan(begin));
+    if (errno != 0) throw_unreadable(path, errno);
+    text.resize(begin + got);
+    if (got < more) return text;
+  }
+}
+
+/// Makes what has been done to the entries of a directory durable.
+inline void sync_directory(Files& files, const std::filesystem::path& path) {
+  const int fd = uninterrupted([&] { return files.open_directory(path); });
+  check_call(fd, "opening the directory", path);
+  const int result = uninterrupted([&] { return files.sync(fd); });
+  const int error = errno;
+  files.close(fd);
+  // Some network file systems have nothing to be synchronised in a directory, and say so.
+  if (result < 0 && error != EINVAL) throw_storage(path, {"fsync of the directory", error});
+}
+
+/// Makes a directory, and those above it that are not there, each of which lasts then. Returns 0, or the error.
+[[nodiscard]] inline int make_directories(Files& files, const std::filesystem::path& path) {
+  const auto status = status_of(files, path);
+  if (status) return S_ISDIR(status->st_mode) ? 0 : ENOTDIR;
+  if (path.has_relative_path()) {
+    if (const int error = make_directories(files, path.parent_path()); error != 0) return error;
+  }
+  if (uninterrupted([&] { return files.make_directory(path); }) != 0) return errno == EEXIST ? 0 : errno;
+  sync_directory(files, path.parent_path());
+  return 0;
+}
+
+/// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
+/// the same.
+inline int remove_all(Files& files, const std::filesystem::path& path) {
+  if (uninterrupted([&] { return files.unlink(path); }) == 0) return 0;
+  if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
+  std::vector<std::string> names;
+  int first = uninterrupted([&] { return files.list(path, names); }) == 0 ? 0 : errno;
+  for (const std::string& name : names) {
+    const int error = remove_all(files, path / name);
+    if (first == 0) first = error;
+  }
+  if (uninterrupted([&] { return files.remove_directory(path); }) != 0 && first == 0) first = errno;
+  return first;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/checkpoint/detail/input_file.hpp
 // A file of a checkpoint to read from. Checkpoint room.
-
-#include <sys/file.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -3953,23 +4204,25 @@ class InputFile {
   /// Opens the file `name` in a directory, which may lie in folders below it. Symbolic links below the directory are
   /// not followed: they could lead out of it. Throws: DataError if it is not there or no plain file; Error if it may be
   /// whole, but cannot be opened.
-  [[nodiscard]] static std::shared_ptr<const InputFile> open(const std::filesystem::path& directory,
-                                                             std::string_view name) {
-    Descriptor at = open_or_throw(AT_FDCWD, directory.string(), O_PATH | O_DIRECTORY, directory);
+  [[nodiscard]] static std::shared_ptr<const InputFile> open(
+      const std::filesystem::path& directory, std::string_view name,
+      const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+    Descriptor at = open_or_throw(*files, AT_FDCWD, directory.string(), O_PATH | O_DIRECTORY, directory);
     const std::filesystem::path path = directory / name;
     for (auto slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/')) {
-      at = open_or_throw(at.get(), std::string{name.substr(0, slash)}, O_PATH | O_DIRECTORY | O_NOFOLLOW, path);
+      at = open_or_throw(*files, at.get(), std::string{name.substr(0, slash)}, O_PATH | O_DIRECTORY | O_NOFOLLOW, path);
       name.remove_prefix(slash + 1);
     }
     // Without O_NONBLOCK the opening of a pipe would wait for its writer.
     return std::make_shared<const InputFile>(
-        path, open_or_throw(at.get(), std::string{name}, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, path));
+        path, open_or_throw(*files, at.get(), std::string{name}, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, path), files);
   }
 
   /// Takes over an open file.
-  InputFile(std::filesystem::path path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {
+  InputFile(std::filesystem::path path, Descriptor file, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)), files_(std::move(files)), file_(std::move(file)) {
     struct stat status {};
-    if (::fstat(file_.get(), &status) != 0) throw_system(path_.string(), errno);
+    if (uninterrupted([&] { return files_->status_of(file_.get(), status); }) != 0) throw_system(path_.string(), errno);
     if (!S_ISREG(status.st_mode)) throw_damaged(path_, "it is no plain file");
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
@@ -3985,7 +4238,7 @@ class InputFile {
   /// Reads the bytes from begin on. Throws: DataError if there are fewer.
   void read(std::uint64_t begin, std::span<std::byte> to) const {
     if (!file_.is_open()) return copy(begin, to);
-    const std::size_t got = read_at(file_.get(), begin, to.data(), to.size());
+    const std::size_t got = read_some(*files_, file_.get(), begin, to);
     if (got == to.size()) return;
     if (errno != 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
     throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", begin + got));
@@ -4019,18 +4272,19 @@ class InputFile {
     std::copy_n(bytes_.data() + begin, to.size(), to.data());
   }
 
-  static Descriptor open_or_throw(int directory, const std::string& name, int flags,
+  static Descriptor open_or_throw(Files& files, int directory, const std::string& name, int flags,
                                   const std::filesystem::path& path) {
-    const int fd = ::openat(directory, name.c_str(), flags | O_CLOEXEC);
+    const int fd = uninterrupted([&] { return files.open_at(directory, name.c_str(), flags); });
     if (fd >= 0) return adopt(fd, path.string());
     if (errno == ENOENT) throw_damaged(path, "it is missing");
     if (errno == ELOOP || errno == ENOTDIR || errno == ENXIO)
       throw_damaged(path, "it is no plain file in plain folders");
-    if (errno == EIO) throw_damaged(path, "the disk cannot read it");
+    if (errno == EIO) throw_damaged(path, compose("the disk cannot read it: {}", explain_errno(errno)));
     throw_system(path.string(), errno);
   }
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_{};  // of the open file
   Descriptor file_{};
   std::span<const std::byte> bytes_{};  // without a file
   std::uint64_t size_ = 0;
@@ -4648,9 +4902,11 @@ inline void check_range(std::int64_t begin, std::int64_t end, std::int64_t count
 /// function is called.
 /// Throws: DataError that says what is wrong with the file; Error if it cannot be opened.
 [[nodiscard]] inline State read_safetensors(const std::filesystem::path& file) {
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto files = std::make_shared<detail::Files>();
+  const int fd = detail::uninterrupted([&] { return files->open(file, O_RDONLY); });
   State state;
-  state.tensors = detail::tensors_in(std::make_shared<const detail::InputFile>(file, detail::adopt(fd, file.string())));
+  state.tensors =
+      detail::tensors_in(std::make_shared<const detail::InputFile>(file, detail::adopt(fd, file.string()), files));
   return state;
 }
 
@@ -4784,12 +5040,20 @@ class Checkpoint {
   /// Throws: DataError that names the file, says what is wrong with it and what to do; Error if a file may be whole,
   /// but cannot be opened.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory) {
-    return Checkpoint{read_contents(directory)};
+    return open(directory, std::make_shared<detail::Files>());
+  }
+  [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory,
+                                       const std::shared_ptr<detail::Files>& files) {
+    return Checkpoint{read_contents(directory, files)};
   }
 
   /// Does the same, but keeps no file open, so that retention knows nothing of it. For those who look at many.
   [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory) {
-    auto contents = read_contents(directory);
+    return peek(directory, std::make_shared<detail::Files>());
+  }
+  [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory,
+                                       const std::shared_ptr<detail::Files>& files) {
+    auto contents = read_contents(directory, files);
     contents->lock.reset();
     return Checkpoint{std::move(contents)};
   }
@@ -4914,6 +5178,7 @@ class Checkpoint {
  private:
   struct Contents {
     std::filesystem::path path{};
+    std::shared_ptr<detail::Files> files{};
     Manifest manifest{};
     std::shared_ptr<const detail::InputFile> lock{};
     std::map<std::string, std::shared_ptr<const detail::InputFile>> in_memory{};
@@ -4921,15 +5186,17 @@ class Checkpoint {
 
   explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 
-  [[nodiscard]] static std::shared_ptr<Contents> read_contents(const std::filesystem::path& directory) {
+  [[nodiscard]] static std::shared_ptr<Contents> read_contents(const std::filesystem::path& directory,
+                                                               const std::shared_ptr<detail::Files>& files) {
     auto contents = std::make_shared<Contents>();
     contents->path = std::filesystem::absolute(directory);
-    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name);
-    lock(*contents->lock);
+    contents->files = files;
+    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name, files);
+    lock(*contents->lock, *files);
     const std::string text = contents->lock->text(detail::max_manifest_size);
     contents->manifest = detail::reading(contents->lock->path(), [&] { return detail::read_manifest(text); });
     for (const ManifestFile& file : contents->manifest.files) {
-      const auto size = detail::InputFile::open(contents->path, file.name)->size();
+      const auto size = detail::InputFile::open(contents->path, file.name, files)->size();
       if (size != file.size) {
         detail::throw_damaged(contents->path / file.name,
                               detail::compose("it has {} bytes and should have {}", size, file.size));
@@ -4940,21 +5207,24 @@ class Checkpoint {
 
   // Whoever wants to remove the checkpoint takes the lock for himself alone. Where there are no locks at all, nobody
   // can be kept from it.
-  static void lock(const detail::InputFile& manifest) {
-    if (::flock(manifest.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  static void lock(const detail::InputFile& manifest, detail::Files& files) {
+    const int fd = manifest.descriptor();
+    const auto take = [&] { return files.lock(fd, LOCK_SH | LOCK_NB); };
+    if (detail::uninterrupted(take) != 0 && errno == EWOULDBLOCK) {
       throw detail::RemovedError{manifest.path()};
     }
     struct stat opened {};
-    struct stat named {};
-    if (::fstat(manifest.descriptor(), &opened) != 0 || ::stat(manifest.path().c_str(), &named) != 0 ||
-        opened.st_ino != named.st_ino) {
-      throw detail::RemovedError{manifest.path()};
+    if (detail::uninterrupted([&] { return files.status_of(fd, opened); }) != 0) {
+      detail::throw_unreadable(manifest.path(), errno);
     }
+    const auto named = detail::status_of(files, manifest.path());
+    if (!named || opened.st_ino != named->st_ino) throw detail::RemovedError{manifest.path()};
   }
 
   [[nodiscard]] std::shared_ptr<const detail::InputFile> input(const std::string& name) const {
     const auto found = contents_->in_memory.find(name);
-    return found == contents_->in_memory.end() ? detail::InputFile::open(path(), name) : found->second;
+    return found == contents_->in_memory.end() ? detail::InputFile::open(path(), name, contents_->files)
+                                               : found->second;
   }
 
   [[nodiscard]] bool has_file(std::string_view name) const {
@@ -5023,82 +5293,6 @@ class Checkpoint {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/checkpoint/detail/files.hpp
-// The one seam through which the files of checkpoints and of their run are changed. Checkpoint room.
-
-#include <dirent.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Does what the system calls do: each returns -1 and sets errno where it fails. Tests put in others, which remember
-/// what would survive a power cut, or fail.
-class Files {
- public:
-  using Path = std::filesystem::path;
-
-  Files() = default;
-  Files(const Files&) = delete;
-  Files& operator=(const Files&) = delete;
-  virtual ~Files() = default;
-
-  virtual int make_directory(const Path& path) { return ::mkdir(path.c_str(), 0777); }
-  /// Returns a descriptor of a file that is new.
-  virtual int create(const Path& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
-  /// Returns a descriptor of a file that may be there; flags: O_RDONLY or another way to open it, and O_CREAT and so
-  /// on.
-  virtual int open(const Path& path, int flags) { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
-  virtual int open_directory(const Path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
-  virtual ssize_t write(int fd, const std::byte* from, std::size_t size) { return ::write(fd, from, size); }
-  /// Writes in place of what is there.
-  virtual ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) {
-    return ::pwrite(fd, from, size, at);
-  }
-  virtual int truncate(int fd, off_t size) { return ::ftruncate(fd, size); }
-  /// Has writes go past the system's cache, or not: those of whole blocks, from addresses that are multiples of one.
-  /// Returns -1 where the file system cannot do so.
-  virtual int set_direct(int fd, bool is_direct) {
-    const int flags = ::fcntl(fd, F_GETFL);
-    return flags < 0 ? -1 : ::fcntl(fd, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT);
-  }
-  /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
-  virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits) {
-    const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
-    return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
-  }
-  virtual int sync(int fd) { return ::fsync(fd); }
-  /// The same of a file's bytes and size alone.
-  virtual int sync_data(int fd) { return ::fdatasync(fd); }
-  virtual int close(int fd) { return ::close(fd); }
-  virtual int rename(const Path& from, const Path& to) { return ::rename(from.c_str(), to.c_str()); }
-  virtual int unlink(const Path& path) { return ::unlink(path.c_str()); }
-  virtual int remove_directory(const Path& path) { return ::rmdir(path.c_str()); }
-  /// Appends the names of what is in a directory.
-  virtual int list(const Path& path, std::vector<std::string>& names) {
-    const std::unique_ptr<DIR, int (*)(DIR*)> directory{::opendir(path.c_str()), ::closedir};
-    if (!directory) return -1;
-    for (;;) {
-      errno = 0;
-      const dirent* entry = ::readdir(directory.get());
-      if (entry == nullptr) return errno == 0 ? 0 : -1;
-      const std::string name = entry->d_name;
-      if (name != "." && name != "..") names.push_back(name);
-    }
-  }
-};
-
-/// Repeats a call that a signal has interrupted.
-template <class Call>
-auto uninterrupted(const Call& call) {
-  for (;;) {
-    const auto result = call();
-    if (result != -1 || errno != EINTR) return result;
-  }
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/checkpoint/detail/seen_checkpoints.hpp
 // Which checkpoints have been read from the first to the last byte, and what was wrong with them. Checkpoint room.
 
@@ -5110,120 +5304,26 @@ class SeenCheckpoints {
  public:
   /// Returns what is wrong with its content; empty if nothing is. Throws: RemovedError if it is gone meanwhile, Error
   /// if it may be whole, but cannot be opened.
-  [[nodiscard]] std::string fault_of(const Checkpoint& checkpoint) {
+  [[nodiscard]] std::string fault_of(const Checkpoint& checkpoint, const std::shared_ptr<Files>& files) {
     const std::string& id = checkpoint.manifest().id;
     const auto known = faults_.find(id);
-    return known == faults_.end() ? faults_[id] = look_at(checkpoint) : known->second;
+    return known == faults_.end() ? faults_[id] = look_at(checkpoint, files) : known->second;
   }
 
-  /// How many of those that were looked at are damaged.
-  [[nodiscard]] std::size_t num_damaged() const noexcept { return num_damaged_; }
-
  private:
-  [[nodiscard]] std::string look_at(const Checkpoint& checkpoint) {
+  [[nodiscard]] std::string look_at(const Checkpoint& checkpoint, const std::shared_ptr<Files>& files) {
     try {
-      Checkpoint::open(checkpoint.path()).verify();  // open, so that nobody removes it meanwhile
+      Checkpoint::open(checkpoint.path(), files).verify();  // open, so that nobody removes it meanwhile
       return {};
     } catch (const RemovedError&) {
       throw;
     } catch (const DataError& error) {
-      ++num_damaged_;
       return error.what();
     }
   }
 
   std::map<std::string, std::string> faults_{};  // by id
-  std::size_t num_damaged_ = 0;
 };
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/checkpoint/detail/storage.hpp
-// What can be said and done about the storage of a checkpoint. Checkpoint room.
-
-#include <linux/magic.h>
-#include <sys/vfs.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a call of the system that has failed.
-struct FailedCall {
-  std::string_view call{};
-  int error = 0;
-};
-
-/// Says what to do about an error of the storage.
-[[nodiscard]] inline std::string remedy_of(int error, const std::filesystem::path& path) {
-  std::error_code code;
-  switch (error) {
-    case ENOSPC: {
-      const auto space = std::filesystem::space(path.parent_path(), code);
-      return compose("the file system has {} MB left: make room, or keep fewer checkpoints",
-                     code ? 0 : space.available / 1'000'000);
-    }
-    case EDQUOT:
-      return "the quota of disk space is used up: make room, or ask for more";
-    case EFBIG:
-      return "no file may become that large: see ulimit -f";
-    case EROFS:
-      return "the file system is mounted read-only: choose another folder, or have it checked and mounted anew";
-    case EIO:
-      return "the disk or the network storage fails: see the kernel's log (dmesg), and choose another folder";
-    case EACCES:
-    case EPERM:
-      return "choose a folder that this user may write to";
-    default:
-      return "choose another folder if this lasts";
-  }
-}
-
-/// Says why what is written below this directory would not last, or nothing if no reason is known.
-[[nodiscard]] inline std::string_view doubt_about(const std::filesystem::path& directory) {
-  constexpr long overlay = 0x794C7630;  // OVERLAYFS_SUPER_MAGIC, which not all releases of the kernel's headers have
-  struct statfs status {};
-  if (::statfs(directory.c_str(), &status) != 0) return {};
-  const auto type = static_cast<long>(status.f_type);
-  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) return "it is kept in memory, and gone when the machine stops";
-  if (type == overlay) return "it belongs to a container, and is gone with it";
-  return {};
-}
-
-[[noreturn]] inline void throw_storage(const std::filesystem::path& path, const FailedCall& failed) {
-  throw Error{compose("{}: {} failed: {}; {}", path.string(), failed.call, explain_errno(failed.error),
-                      remedy_of(failed.error, path))};
-}
-
-inline void check_call(int result, std::string_view call, const std::filesystem::path& path) {
-  if (result < 0) throw_storage(path, {call, errno});
-}
-
-/// Makes what has been done to the entries of a directory durable.
-inline void sync_directory(Files& files, const std::filesystem::path& path) {
-  const int fd = uninterrupted([&] { return files.open_directory(path); });
-  check_call(fd, "opening the directory", path);
-  const int result = uninterrupted([&] { return files.sync(fd); });
-  const int error = errno;
-  files.close(fd);
-  // Some network file systems have nothing to be synchronised in a directory, and say so.
-  if (result < 0 && error != EINVAL) throw_storage(path, {"fsync of the directory", error});
-}
-
-/// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
-/// the same.
-inline int remove_all(Files& files, const std::filesystem::path& path) {
-  if (uninterrupted([&] { return files.unlink(path); }) == 0) return 0;
-  if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
-  std::vector<std::string> names;
-  int first = uninterrupted([&] { return files.list(path, names); }) == 0 ? 0 : errno;
-  for (const std::string& name : names) {
-    const int error = remove_all(files, path / name);
-    if (first == 0) first = error;
-  }
-  if (uninterrupted([&] { return files.remove_directory(path); }) != 0 && first == 0) first = errno;
-  return first;
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -5649,7 +5749,6 @@ class CheckpointFolder {
   /// one has been found.
   void retain(const Retention& retention) {
     constexpr std::size_t most_at_once = 16;  // each costs a descriptor
-    const std::size_t num_damaged = seen_.num_damaged();
     std::vector<std::string> problems;
     const auto surplus = surplus_of(retention, problems);
     for (std::size_t begin = 0; begin < surplus.size(); begin += most_at_once) {
@@ -5662,8 +5761,9 @@ class CheckpointFolder {
       for (const Doomed& one : doomed) trash.push_back(one.trash);
       if (const auto left = remove(trash); !left.empty()) throw Error{left.front()};
     }
-    if (seen_.num_damaged() > num_damaged) {
-      throw Error{detail::compose("{}; it counts no more as one of the best", problems.back())};
+    for (const std::string& problem : problems) {  // each once, though it is there the next time as well
+      if (!told_.insert(problem).second) continue;
+      throw Error{detail::compose("{}; it counts no more as one of the best", problem)};
     }
   }
 
@@ -5806,9 +5906,9 @@ class CheckpointFolder {
     }
   }
 
-  static bool has_id(const std::filesystem::path& path, const std::string& id) {
+  [[nodiscard]] bool has_id(const std::filesystem::path& path, const std::string& id) const {
     try {
-      return Checkpoint::open(path).manifest().id == id;
+      return Checkpoint::open(path, files_).manifest().id == id;
     } catch (const Error&) {
       return false;
     }
@@ -5842,25 +5942,26 @@ class CheckpointFolder {
     return std::nullopt;
   }
 
-  using Read = Checkpoint (*)(const std::filesystem::path&);
+  using Read = Checkpoint (*)(const std::filesystem::path&, const std::shared_ptr<detail::Files>&);
 
-  static std::optional<Checkpoint> open(const std::filesystem::path& path, Read read,
-                                        std::vector<std::string>* problems = nullptr) {
+  std::optional<Checkpoint> open(const std::filesystem::path& path, Read read,
+                                 std::vector<std::string>* problems = nullptr) const {
     try {
-      return read(path);
+      return read(path, files_);
     } catch (const detail::RemovedError&) {
     } catch (const DataError& error) {
-      std::error_code ignored;
-      const bool is_gone = !std::filesystem::exists(path, ignored) && !ignored;
+      struct stat status {};
+      const auto look = [&] { return files_->status(path, status); };
+      const bool is_gone = detail::uninterrupted(look) != 0 && errno == ENOENT;
       if (problems != nullptr && !is_gone) problems->emplace_back(error.what());
     }
     return std::nullopt;
   }
 
-  [[nodiscard]] std::vector<Checkpoint> all(Read read) const {
+  [[nodiscard]] std::vector<Checkpoint> all(Read read, std::vector<std::string>* problems = nullptr) const {
     std::vector<Checkpoint> all;
     for (const std::uint64_t number : numbers()) {
-      if (auto checkpoint = open(path_of(number), read)) all.push_back(std::move(*checkpoint));
+      if (auto checkpoint = open(path_of(number), read, problems)) all.push_back(std::move(*checkpoint));
     }
     return all;
   }
@@ -5868,7 +5969,7 @@ class CheckpointFolder {
   [[nodiscard]] bool is_whole(const Checkpoint& checkpoint, std::vector<std::string>& problems) const {
     if (checkpoint.manifest().generation == generation_) return true;  // this program has written it
     try {
-      std::string fault = seen_.fault_of(checkpoint);
+      std::string fault = seen_.fault_of(checkpoint, files_);
       if (fault.empty()) return true;
       problems.push_back(std::move(fault));
     } catch (const detail::RemovedError&) {
@@ -5879,7 +5980,7 @@ class CheckpointFolder {
   [[nodiscard]] std::vector<std::filesystem::path> surplus_of(const Retention& retention,
                                                               std::vector<std::string>& problems) const {
     if (retention.keep == 0) return {};
-    const auto all_there = all(&Checkpoint::peek);
+    const auto all_there = all(&Checkpoint::peek, &problems);
     std::set<std::filesystem::path> kept;
     int num_best = 0;
     for (const Checkpoint& checkpoint : detail::ranked(all_there, retention)) {
@@ -5898,8 +5999,10 @@ class CheckpointFolder {
   std::vector<Doomed> take_away(std::span<const std::filesystem::path> surplus) {
     std::vector<Doomed> doomed;
     for (const auto& path : surplus) {
-      detail::Descriptor lock{::open((path / detail::manifest_name).c_str(), O_RDWR | O_CLOEXEC)};
-      if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+      const auto manifest = path / detail::manifest_name;
+      detail::Descriptor lock{detail::uninterrupted([&] { return files_->open(manifest, O_RDWR); })};
+      const auto take = [&] { return files_->lock(lock.get(), LOCK_EX | LOCK_NB); };
+      if (detail::uninterrupted(take) != 0 && errno == EWOULDBLOCK) continue;
       auto trash = trash_of(path.filename().string());
       detail::check_call(detail::uninterrupted([&] { return files_->rename(path, trash); }), "rename", path);
       doomed.push_back({std::move(trash), std::move(lock)});
@@ -5923,12 +6026,14 @@ class CheckpointFolder {
   std::uint64_t generation_;
   std::shared_ptr<detail::Files> files_;
   mutable detail::SeenCheckpoints seen_{};
+  std::set<std::string> told_{};  // by retain()
   bool is_made_ = false;
 };
 
 /// Returns the newest complete checkpoint in the directory of a run, or nothing.
-[[nodiscard]] inline std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run) {
-  return CheckpointFolder{run / "checkpoints"}.newest();
+[[nodiscard]] inline std::optional<Checkpoint> newest_checkpoint(
+    const std::filesystem::path& run, std::shared_ptr<detail::Files> files = std::make_shared<detail::Files>()) {
+  return CheckpointFolder{run / "checkpoints", 0, std::move(files)}.newest();
 }
 
 }  // namespace railyard::inline v0_1
@@ -6617,6 +6722,52 @@ class Checked {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/awake_time.hpp
+// Deadlines of waits that may be suspended with all that they wait for. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts the time of waits that look at it again and again. Time in which they did not look does not count: the whole
+/// group may have been stopped, frozen, or put to sleep with its machine, and who is waited for with it. One that is
+/// stopped alone is late all the same, for those who wait for it look.
+class AwakeTime {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  /// The most that may lie between two looks and count, so also the most of a suspension that counts.
+  static constexpr std::chrono::milliseconds most{500};
+  /// For how long to sleep between two looks at most.
+  static constexpr std::chrono::milliseconds slice{100};
+
+  /// Whether the deadline has passed. What was counted of an earlier deadline is forgotten.
+  [[nodiscard]] bool is_over(const Deadline& deadline, Time now = Deadline::Clock::now()) noexcept {
+    if (deadline.is_never()) return false;
+    now = std::max(now, deadline.begin());
+    if (looked_ < deadline.begin()) {
+      looked_ = deadline.begin();
+      lost_ = std::chrono::nanoseconds{0};
+    }
+    lost_ += std::max<std::chrono::nanoseconds>(now - looked_ - most, std::chrono::nanoseconds{0});
+    looked_ = std::max(looked_, now);
+    return now - lost_ >= deadline.time();
+  }
+
+  /// For how long to sleep between this look and the next.
+  [[nodiscard]] std::chrono::nanoseconds until_next_look(const Deadline& deadline) const noexcept {
+    if (deadline.is_never()) return slice;
+    const std::chrono::nanoseconds left = deadline.time() - (looked_ - lost_);
+    return std::clamp<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{0}, slice);
+  }
+
+ private:
+  Time looked_{};
+  std::chrono::nanoseconds lost_{0};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/detail/local_hub.hpp
 // Where the ranks of a Local group meet: one object per group, in the memory that they share. Collectives room.
 
@@ -6642,8 +6793,9 @@ class LocalHub {
     const auto all_here = [this] {
       return std::all_of(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.has_arrived; });
     };
+    AwakeTime time;
     while (!failure_ && !all_here()) {
-      if (wait(lock, deadline)) continue;
+      if (wait(lock, deadline, time)) continue;
       if (failure_ || all_here()) break;
       std::vector<int> missing;
       for (int rank = 0; rank < size_; ++rank) {
@@ -6754,13 +6906,15 @@ class LocalHub {
     return mailboxes_[to_index(from) * to_index(size_) + to_index(to)];
   }
 
-  // Returns whether it was woken, false at the deadline.
-  bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline) {
+  // Returns false at the deadline; before, whether anything has changed or not.
+  bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline, AwakeTime& time) {
+    if (time.is_over(deadline)) return false;
     if (deadline.is_never()) {
       changed_.wait(lock);
-      return true;
+    } else {
+      changed_.wait_until(lock, Deadline::Clock::now() + time.until_next_look(deadline));
     }
-    return changed_.wait_until(lock, deadline.time()) == std::cv_status::no_timeout;
+    return true;
   }
 
   [[nodiscard]] std::uint64_t enter(int rank, const Signature& signature, Views views, const Deadline& deadline) {
@@ -6800,6 +6954,7 @@ class LocalHub {
   bool await(std::unique_lock<std::mutex>& lock, int rank, const Signature& signature, const Deadline& deadline,
              const Done& done) {
     bool in_time = true;
+    AwakeTime time;
     for (;;) {
       if (done()) return true;  // first: whoever has done its part may have left since
       if (failure_) return false;
@@ -6811,7 +6966,7 @@ class LocalHub {
         fail_late(rank, signature, deadline);
         return false;
       }
-      in_time = wait(lock, deadline);
+      in_time = wait(lock, deadline, time);
     }
   }
 
@@ -7737,6 +7892,7 @@ class Meeting {
     std::uint64_t last_shared = 0;
     const Outbox* box = nullptr;  ///< of a message that this rank sends
     std::uint64_t piece = 0;      ///< of that message, under way
+    mutable AwakeTime time{};     ///< that has been waited for
   };
 
   /// pidfds: by rank, of the processes of other ranks; empty if the ranks are threads of one process. They outlive
@@ -7860,7 +8016,7 @@ class Meeting {
       if (word.load(std::memory_order_acquire) >= at_least) return;
       if (!may_go_on(word, at_least, running)) return;
       if (turn % 8 == 7) {
-        if (running.deadline.expired()) give_up(running, lateness(running));
+        if (running.time.is_over(running.deadline)) give_up(running, lateness(running));
         if (Deadline::Clock::now() >= sleeps_from) {
           sleep(word, at_least, running);
           look_for_deaths(word, at_least, running);
@@ -7906,7 +8062,7 @@ class Meeting {
     if (word.load() < at_least) {
       // Where somebody has gone the reason to wake up may have come and gone before.
       const std::chrono::nanoseconds slice = is_lost ? std::chrono::milliseconds{1} : longest_sleep;
-      futex_wait(self.bell, bell, std::min(slice, running.deadline.remaining()));
+      futex_wait(self.bell, bell, std::min(slice, running.time.until_next_look(running.deadline)));
     }
     lane(0).num_asleep.fetch_sub(1);
     self.is_asleep.store(0);
@@ -8098,17 +8254,28 @@ template <class MemoryOf>
   return least_memory(groups, memory_left_in);
 }
 
+// Returns a number of /proc/meminfo, which tells of KiB, in bytes.
+[[nodiscard]] inline std::optional<std::size_t> number_of_host(const std::filesystem::path& host,
+                                                               std::string_view name) {
+  std::ifstream lines{host};
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(name)) continue;
+    return static_cast<std::size_t>(std::strtoull(line.c_str() + name.size(), nullptr, 10)) << 10U;
+  }
+  return std::nullopt;
+}
+
 /// Returns the same without what other programs of the host have taken: the bytes that can be had without any of them
 /// having to go. host: /proc/meminfo.
 [[nodiscard]] inline std::size_t memory_free(const std::filesystem::path& host = "/proc/meminfo",
                                              std::size_t left = memory_left()) {
-  std::ifstream lines{host};
-  for (std::string line; std::getline(lines, line);) {
-    constexpr std::string_view name = "MemAvailable:";  // in KiB
-    if (!line.starts_with(name)) continue;
-    return std::min(left, static_cast<std::size_t>(std::strtoull(line.c_str() + name.size(), nullptr, 10)) << 10U);
-  }
-  return left;
+  return std::min(left, number_of_host(host, "MemAvailable:").value_or(left));
+}
+/// Returns the same with what the host can still move to the disk to make room.
+[[nodiscard]] inline std::size_t memory_and_swap_free(const std::filesystem::path& host = "/proc/meminfo",
+                                                      std::size_t left = memory_left()) {
+  const auto available = number_of_host(host, "MemAvailable:");
+  return available ? std::min(left, *available + number_of_host(host, "SwapFree:").value_or(0)) : left;
 }
 
 /// Throws: ConfigError if the ranks need more to begin with than is left.
@@ -19305,9 +19472,9 @@ inline std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadl
     is_resting_ = false;
     changed_.notify_all();
   }
-  if (deadline.is_never()) {
-    changed_.wait(lock, is_ready);
-  } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
+  detail::AwakeTime time;
+  while (!is_ready() && !time.is_over(deadline)) changed_.wait_for(lock, time.until_next_look(deadline));
+  if (!is_ready()) {
     is_late_ = true;
     const std::string noted = pool_.watch().noted();
     throw DataError{
@@ -19862,6 +20029,15 @@ class SharedTable {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Throws: Error that says why there is no memory for a snapshot, and what to do.
+[[noreturn]] inline void refuse_snapshot(std::size_t size_bytes, std::string_view why) {
+  throw Error{compose(
+      "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: each "
+      "worker keeps up to {} snapshots of its part for checkpoints, and {} more, unless FailureConfig::memory_percent "
+      "is 0",
+      size_bytes, why, num_snapshots, num_snapshots)};
+}
+
 /// Owns an anonymous file and this process's mapping of it. What a process maps is its own affair.
 class SnapshotMemory {
  public:
@@ -19919,14 +20095,7 @@ class SnapshotMemory {
     }
   }
 
-  [[noreturn]] static void refuse(std::size_t size_bytes) {
-    throw Error{compose(
-        "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: "
-        "each "
-        "worker keeps up to {} snapshots of its part for checkpoints, and {} more, unless "
-        "FailureConfig::memory_percent is 0",
-        size_bytes, explain_errno(errno), num_snapshots, num_snapshots)};
-  }
+  [[noreturn]] static void refuse(std::size_t size_bytes) { refuse_snapshot(size_bytes, explain_errno(errno)); }
 
   void unmap() noexcept {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
@@ -20074,6 +20243,24 @@ class GroupMemory {
       }
     }
     return all;
+  }
+  /// How much the snapshot of a rank has to grow to be so large.
+  [[nodiscard]] std::size_t snapshot_growth(int of_rank, int slot, std::size_t size_bytes) const noexcept {
+    const std::size_t size = snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].size();
+    return size_bytes - std::min(size, size_bytes);
+  }
+  /// Says why the snapshots of all workers, which take them at the same time, would not fit into memory; empty if they
+  /// do. Memory that is promised and not there ends programs instead of calls. Cost: where it has to grow, 0.1 ms.
+  [[nodiscard]] std::string lack_of_memory(int of_rank, int slot, std::size_t size_bytes) const {
+    if (snapshot_growth(of_rank, slot, size_bytes) == 0) return {};
+    std::size_t growth = 0;
+    for (int other = 0; other < num_workers(); ++other) growth += snapshot_growth(other, slot, size_bytes);
+    const std::size_t left = memory_and_swap_free();
+    if (growth <= left) return {};
+    return compose(
+        "the {} workers of this process need {} MiB for it, and {} MiB are free (see memory.max, or "
+        "memory.limit_in_bytes, where this is a container)",
+        num_workers(), growth >> 20U, left >> 20U);
   }
   [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept {
     return owners(of_rank).slots[static_cast<std::size_t>(slot)];
@@ -21026,6 +21213,7 @@ class WorkerStore final : public Store {
   void set(std::string_view key, std::string_view value) override { table_.set(key, value); }
 
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    AwakeTime time;
     while (true) {
       const std::uint32_t changes = table_.changes();
       if (auto value = table_.find(key)) return value;
@@ -21036,8 +21224,8 @@ class WorkerStore final : public Store {
                               compose("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
                                       memory_->num_workers(), memory_->reason())};
       }
-      if (deadline.expired()) return std::nullopt;
-      table_.wait(changes, std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{200}));
+      if (time.is_over(deadline)) return std::nullopt;
+      table_.wait(changes, time.until_next_look(deadline));
     }
   }
 
@@ -21113,7 +21301,10 @@ class SharedLink final : public WorkerLink {
     for (int i = 0; i < num_snapshots && memory_->owner(world_.rank, first + turn).load() != SnapshotOwners::nobody;
          ++i)
       turn = (turn + 1) % num_snapshots;
-    const int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
+    int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
+    if (const std::string lack = memory_->lack_of_memory(world_.rank, slot, size_bytes); !lack.empty()) {
+      slot = free_snapshot(first, size_bytes, lack);
+    }
     await_snapshot(slot);
     memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
     try {
@@ -21196,6 +21387,16 @@ class SharedLink final : public WorkerLink {
   }
 
  private:
+  // One that is free and large enough, from the first of its kind on. Throws: Error if there is none, for want of
+  // memory.
+  [[nodiscard]] int free_snapshot(int first, std::size_t size_bytes, const std::string& lack) const {
+    for (int slot = first; slot < first + num_snapshots; ++slot) {
+      const bool is_free = memory_->owner(world_.rank, slot).load() == SnapshotOwners::nobody;
+      if (is_free && memory_->snapshot_growth(world_.rank, slot, size_bytes) == 0) return slot;
+    }
+    refuse_snapshot(size_bytes, lack);
+  }
+
   [[noreturn]] void throw_ended(const char* operation) const {
     throw CollectiveError{operation,
                           world_.rank,
@@ -23315,6 +23516,15 @@ class Controller {
     return orders;
   }
 
+  /// Puts off all that is due, where nobody has looked for so much longer than was meant: the program was suspended,
+  /// and its workers with it as a rule. What passes by the way on a busy machine counts.
+  void put_off(std::chrono::nanoseconds late) {
+    if (late <= detail::AwakeTime::most) return;
+    for (Time* limit : {&limit_, &suspect_limit_}) {
+      if (*limit != Time::max()) *limit = after(*limit, late);
+    }
+  }
+
   /// Does what is due at this time; called at wakes_at() or later.
   [[nodiscard]] Orders on_time(Time now) {
     if (may_fail() && !suspects_.empty() && now >= suspect_limit_) return fail(consequence(), now);
@@ -23613,6 +23823,148 @@ class ControlLane {
   bool has_heard_in_step_ = false;
   std::optional<bool> have_all_ended_{};
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/build_id.hpp
+// Tells one build of a program from another. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns what the linker has written about a build into the notes of a program; empty if it has not.
+/// Source: the section .note.gnu.build-id, as ld's --build-id describes it.
+[[nodiscard]] inline std::string build_id_in(std::span<const std::byte> notes, std::size_t alignment) {
+  const auto aligned = [alignment](std::size_t size) { return (size + alignment - 1) / alignment * alignment; };
+  while (notes.size() >= sizeof(ElfW(Nhdr))) {
+    ElfW(Nhdr) head;
+    std::memcpy(&head, notes.data(), sizeof head);
+    const std::size_t name_begin = sizeof head;
+    const std::size_t begin = aligned(name_begin + head.n_namesz);
+    const std::size_t end = begin + head.n_descsz;
+    if (end > notes.size()) break;
+    const std::string_view name{reinterpret_cast<const char*>(notes.data()) + name_begin, head.n_namesz};
+    if (head.n_type == NT_GNU_BUILD_ID && name == std::string_view{"GNU\0", 4}) {
+      return hexadecimal(notes.subspan(begin, head.n_descsz));
+    }
+    if (aligned(end) >= notes.size()) break;
+    notes = notes.subspan(aligned(end));
+  }
+  return {};
+}
+
+/// Is what is loaded of this program itself, without its libraries.
+struct LoadedProgram {
+  std::string build_id{};         ///< empty if its linker has written none
+  std::uint64_t code_digest = 0;  ///< of its machine code, if there is no build id
+};
+
+[[nodiscard]] inline LoadedProgram loaded_program() {
+  const auto look = [](dl_phdr_info* info, std::size_t /*size*/, void* data) {
+    auto& found = *static_cast<LoadedProgram*>(data);
+    const auto bytes_of = [info](const ElfW(Phdr) & part) {
+      return std::span{reinterpret_cast<const std::byte*>(info->dlpi_addr + part.p_vaddr), part.p_memsz};
+    };
+    const std::span parts{info->dlpi_phdr, info->dlpi_phnum};
+    for (const auto& part : parts) {
+      if (part.p_type == PT_NOTE && found.build_id.empty()) {
+        found.build_id = build_id_in(bytes_of(part), part.p_align == 8 ? 8 : 4);
+      }
+    }
+    for (const auto& part : parts) {
+      const bool is_code = part.p_type == PT_LOAD && (part.p_flags & PF_X) != 0 && (part.p_flags & PF_R) != 0;
+      if (found.build_id.empty() && is_code) found.code_digest = digest_of(bytes_of(part), found.code_digest);
+    }
+    return 1;  // the program comes first
+  };
+  LoadedProgram found;
+  ::dl_iterate_phdr(look, &found);
+  return found;
+}
+
+/// Returns digits that are other ones in another build of this program, unless its machine code came out the same. Its
+/// shared libraries have no part in it. Cost: microseconds; without a build id some milliseconds.
+[[nodiscard]] inline std::string program_build() {
+  const LoadedProgram program = loaded_program();
+  return program.build_id.empty() ? compose("code {:016x}", program.code_digest) : program.build_id;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/environment.hpp
+// What equal bits depend on: which build of the program, which CPU, which releases. Train room.
+
+#include <sys/utsname.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the model of this host's CPUs and the widest vectors that they compute with, such as "AMD EPYC 7763, avx2":
+/// libraries choose their kernels, and with them the order of sums, by that.
+[[nodiscard]] inline std::string cpu_kind() {
+  std::ifstream file{"/proc/cpuinfo"};
+  std::string kind;
+  for (std::string line; kind.empty() && std::getline(file, line);) {
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos) kind = line.substr(line.find(": ") + 2);
+  }
+  struct utsname system {};
+  if (kind.empty() && ::uname(&system) == 0) kind = system.machine;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return kind + ", avx512f";
+  if (__builtin_cpu_supports("avx2")) return kind + ", avx2";
+#endif
+  return kind;
+}
+
+/// Adds what this room knows of it; rooms above know more.
+inline void note_environment(NamedValues& environment) {
+  environment.set("railyard", std::string{version});
+  environment.set("cpu", cpu_kind());
+  environment.set("build", program_build());
+}
+
+inline constexpr std::string_view option_prefix = "option ";
+
+/// Adds what an optimizer was made with, out of its state. That alone can be compared with what the next program makes
+/// it with: of the options that a checkpoint puts back, a schedule may have changed any.
+inline void note_options(std::string_view part, const NamedValues& state, NamedValues& environment) {
+  for (const auto& [name, value] : state) {
+    if (!name.starts_with("groups.") || name.ends_with(".parameters")) continue;
+    environment.set(compose("{}{}.{}", option_prefix, part, name), value);
+  }
+}
+
+[[nodiscard]] inline std::string text_of_value(const Value& value) {
+  return value.visit([](const auto& held) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
+      return held.empty() ? std::string{"none"} : held;
+    } else {
+      return compose("{}", held);
+    }
+  });
+}
+
+/// Says what differs of the options, or of all else.
+[[nodiscard]] inline std::string difference_in(const NamedValues& now, const NamedValues& then, bool of_options) {
+  std::string text;
+  for (const auto& [name, value] : now) {
+    const Value* former = then.find(name);
+    if (name.starts_with(option_prefix) != of_options || former == nullptr || *former == value) continue;
+    text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ",
+                    name.substr(of_options ? option_prefix.size() : 0), text_of_value(value), text_of_value(*former));
+  }
+  return text;
+}
+/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
+[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, false);
+}
+/// The same of what optimizers were made with.
+[[nodiscard]] inline std::string difference_of_options(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, true);
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -24798,6 +25150,12 @@ class Worker {
 
   /// What equal bits depend on, for the manifests of checkpoints: rooms above this one add what they know.
   [[nodiscard]] NamedValues& environment() noexcept { return environment_; }
+  /// Adds to it what comes out only while the workers train, and warns where the checkpoint that the run goes on from
+  /// says something else.
+  void note_environment(const std::string& name, const Value& value) {
+    environment_.set(name, value);
+    warn_of_environment({{name, value}});
+  }
 
   /// Takes what changes the samples of a dataset that goes back to one of the Trainer's into the checkpoints from now
   /// on. Loaders do that.
@@ -24842,6 +25200,12 @@ class Worker {
 
   // Steps after which it is no accident that nothing was exchanged.
   static constexpr std::uint64_t steps_apart = 1000;
+
+  void warn_of_environment(const NamedValues& now) {
+    if (const std::string text = detail::difference_of(now, resumed_environment_); !text.empty()) {
+      warn(detail::compose("the run goes on from {} with {}: bits may differ", resumes_from(), text));
+    }
+  }
 
   // Nobody wants as many models as there are workers, of which none has seen all samples.
   void warn_of_training_apart() {
@@ -24920,6 +25284,7 @@ class Worker {
   bool has_saved_ = false;  // its state, over what it has gone on from in memory
   detail::ControlLane control_{};
   NamedValues environment_{};
+  NamedValues resumed_environment_{};  // on rank 0: of the checkpoint that it has gone on from, with as many workers
   detail::KeptPreprocessors preprocessors_{};  // of the datasets that are read
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
@@ -25325,81 +25690,6 @@ struct ScalingConfig {
   bool use_gpu = false;
 };
 
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/environment.hpp
-// What equal bits depend on beside the program: which CPU, which releases. Train room.
-
-#include <sys/utsname.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Returns the model of this host's CPUs and the widest vectors that they compute with, such as "AMD EPYC 7763, avx2":
-/// libraries choose their kernels, and with them the order of sums, by that.
-[[nodiscard]] inline std::string cpu_kind() {
-  std::ifstream file{"/proc/cpuinfo"};
-  std::string kind;
-  for (std::string line; kind.empty() && std::getline(file, line);) {
-    if (line.starts_with("model name") && line.find(": ") != std::string::npos) kind = line.substr(line.find(": ") + 2);
-  }
-  struct utsname system {};
-  if (kind.empty() && ::uname(&system) == 0) kind = system.machine;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return kind + ", avx512f";
-  if (__builtin_cpu_supports("avx2")) return kind + ", avx2";
-#endif
-  return kind;
-}
-
-/// Adds what this room knows of it; rooms above know more.
-inline void note_environment(NamedValues& environment) {
-  environment.set("railyard", std::string{version});
-  environment.set("cpu", cpu_kind());
-}
-
-inline constexpr std::string_view option_prefix = "option ";
-
-/// Adds what an optimizer was made with, out of its state. That alone can be compared with what the next program makes
-/// it with: of the options that a checkpoint puts back, a schedule may have changed any.
-inline void note_options(std::string_view part, const NamedValues& state, NamedValues& environment) {
-  for (const auto& [name, value] : state) {
-    if (!name.starts_with("groups.") || name.ends_with(".parameters")) continue;
-    environment.set(compose("{}{}.{}", option_prefix, part, name), value);
-  }
-}
-
-[[nodiscard]] inline std::string text_of_value(const Value& value) {
-  return value.visit([](const auto& held) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
-      return held.empty() ? std::string{"none"} : held;
-    } else {
-      return compose("{}", held);
-    }
-  });
-}
-
-/// Says what differs of the options, or of all else.
-[[nodiscard]] inline std::string difference_in(const NamedValues& now, const NamedValues& then, bool of_options) {
-  std::string text;
-  for (const auto& [name, value] : now) {
-    const Value* former = then.find(name);
-    if (name.starts_with(option_prefix) != of_options || former == nullptr || *former == value) continue;
-    text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ",
-                    name.substr(of_options ? option_prefix.size() : 0), text_of_value(value), text_of_value(*former));
-  }
-  return text;
-}
-/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
-[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
-  return difference_in(now, then, false);
-}
-/// The same of what optimizers were made with.
-[[nodiscard]] inline std::string difference_of_options(const NamedValues& now, const NamedValues& then) {
-  return difference_in(now, then, true);
-}
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/gather.hpp
@@ -26136,9 +26426,8 @@ class TrainState {
     }
     compare_preprocessors(checkpoint);
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
-    if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
-      worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
-    }
+    worker_->resumed_environment_ = manifest.environment;
+    worker_->warn_of_environment(worker_->environment_);
   }
 
   // What workers have learned themselves is, with another number of them, another by roundings: then those of the
@@ -26787,7 +27076,9 @@ class LeaseFile {
     const Descriptor file = open();
     if (!file.is_open() && errno != ENOENT) return std::nullopt;
     char text[size];
-    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    const auto to = std::as_writable_bytes(std::span{text});
+    const auto read = [&] { return files_->read_at(file.get(), to.data(), to.size(), 0); };
+    const ssize_t got = file.is_open() ? uninterrupted(read) : 0;
     if (got < 0) return std::nullopt;
     LeaseContent content;
     if (got == 0) return content;
@@ -26811,24 +27102,27 @@ class LeaseFile {
   [[nodiscard]] std::optional<Sign> last_sign() const {
     const Descriptor file = open();
     struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    if (!file.is_open() || uninterrupted([&] { return files_->status_of(file.get(), status); }) != 0)
+      return std::nullopt;
     return Sign{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
   }
 
   /// Whether a process of this host has locked it, which has it open or has inherited it.
   [[nodiscard]] bool is_locked() const {
-    const Descriptor file{files_->open(path_, O_RDWR)};
+    const Descriptor file{uninterrupted([&] { return files_->open(path_, O_RDWR); })};
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    const bool is_known = file.is_open() && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
+    const bool is_known = file.is_open() && files_->lock(file.get(), F_OFD_GETLK, whole) == 0;
     return !is_known || whole.l_type != F_UNLCK;
   }
 
   static constexpr std::size_t size = 1024;
 
  private:
-  [[nodiscard]] Descriptor open() const { return Descriptor{files_->open(path_, O_RDONLY)}; }
+  [[nodiscard]] Descriptor open() const {
+    return Descriptor{uninterrupted([&] { return files_->open(path_, O_RDONLY); })};
+  }
 
   std::filesystem::path path_;
   std::shared_ptr<Files> files_;
@@ -26988,8 +27282,6 @@ class ClaimWatch {
 // ---- railyard/train/detail/run_record.hpp
 // What an earlier program has written about a run. Train room.
 
-#include <ios>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -27016,15 +27308,9 @@ struct RunRecord {
 };
 
 /// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
-[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
-  errno = 0;
-  std::ifstream file{path, std::ios::binary};
-  if (!file.is_open() && (errno == 0 || errno == ENOENT)) return {};
-  try {
-    if (file.is_open()) return {std::istreambuf_iterator<char>{file}, {}};
-  } catch (const std::ios_base::failure&) {  // whoever asks a stream's buffer is told of errors so
-  }
-  throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
+[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path,
+                                              const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  return content_of(*files, path).value_or(std::string{});
 }
 
 /// Returns what run.json says, but for numbers that JSON does not know.
@@ -27053,8 +27339,9 @@ struct RunRecord {
 /// Calls take with each line of a file of JSON objects and where it ends, and adds to problems how many are damaged.
 /// What follows the last line feed was being written when its program died.
 template <class Take>
-void read_json_lines(const std::filesystem::path& path, std::vector<std::string>& problems, const Take& take) {
-  const std::string text = text_of_file(path);
+void read_json_lines(const std::filesystem::path& path, const std::shared_ptr<Files>& files,
+                     std::vector<std::string>& problems, const Take& take) {
+  const std::string text = text_of_file(path, files);
   std::size_t begin = 0;
   std::size_t number = 0;
   std::size_t num_damaged = 0;
@@ -27074,8 +27361,8 @@ void read_json_lines(const std::filesystem::path& path, std::vector<std::string>
 }
 
 /// Reads the lines of metrics.jsonl.
-inline void read_history(const std::filesystem::path& path, RunRecord& record) {
-  read_json_lines(path, record.problems, [&record](const Json& json, std::uint64_t end) {
+inline void read_history(const std::filesystem::path& path, const std::shared_ptr<Files>& files, RunRecord& record) {
+  read_json_lines(path, files, record.problems, [&record](const Json& json, std::uint64_t end) {
     const auto report = json.at("report").as<std::int64_t>();
     record.history.push_back(metrics_of_line(json));
     record.lines.push_back({.report = report, .end = end});
@@ -27083,10 +27370,10 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
 }
 
 /// Reads the lines of events.jsonl: a checkpoint is durable before it is told of there.
-inline void read_events(const std::filesystem::path& path, RunRecord& record) {
+inline void read_events(const std::filesystem::path& path, const std::shared_ptr<Files>& files, RunRecord& record) {
   try {
     std::vector<std::string> ignored;  // the run needs none of its lines
-    read_json_lines(path, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
+    read_json_lines(path, files, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
       const std::string event{json.at("event").text()};
       if (event == "checkpoint") record.last_checkpoint = json.at("path").text();
       if (event == "begun_anew") record.last_checkpoint.clear();
@@ -27096,16 +27383,17 @@ inline void read_events(const std::filesystem::path& path, RunRecord& record) {
 }
 
 /// Whether a run has told that it has written checkpoints: before the first one, run.json came to the disk.
-[[nodiscard]] inline bool tells_of_checkpoints(const std::filesystem::path& run) {
+[[nodiscard]] inline bool tells_of_checkpoints(const std::filesystem::path& run, const std::shared_ptr<Files>& files) {
   RunRecord record;
-  read_events(run / "events.jsonl", record);
+  read_events(run / "events.jsonl", files, record);
   return !record.last_checkpoint.empty();
 }
 
 /// Takes from the newest checkpoint what run.json has said, which is lost or damaged: why says how.
 /// Throws: ConfigError if there is none.
-inline void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record) {
-  const auto newest = CheckpointFolder{run / "checkpoints"}.newest();
+inline void recover_record(const std::filesystem::path& run, const std::shared_ptr<Files>& files, std::string_view why,
+                           RunRecord& record) {
+  const auto newest = newest_checkpoint(run, files);
   if (!newest) {
     throw ConfigError{compose(
         "{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
@@ -27128,10 +27416,11 @@ inline void recover_record(const std::filesystem::path& run, std::string_view wh
 }
 
 /// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged beyond recovery.
-[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
+[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run,
+                                               const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
   RunRecord record;
   try {
-    const std::string text = text_of_file(run / "run.json");
+    const std::string text = text_of_file(run / "run.json", files);
     try {
       const Json json = parse_json(text);
       record.backend = json.at("backend").text();
@@ -27140,13 +27429,13 @@ inline void recover_record(const std::filesystem::path& run, std::string_view wh
       record.seed = json.at("seed").as<std::uint64_t>();
       record.settings = values_of_record(json);
     } catch (const std::exception& error) {
-      recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
+      recover_record(run, files, text.empty() ? "it is empty or not there" : error.what(), record);
     }
   } catch (const DataError& error) {
     throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
   try {
-    const Json json = parse_json(text_of_file(run / "result.json"));
+    const Json json = parse_json(text_of_file(run / "result.json", files));
     const Json* is_saved = json.find("state_saved");
     record.has_succeeded = json.at("succeeded").boolean() && (is_saved == nullptr || is_saved->boolean());
     record.seconds = json.at("seconds").as<double>();
@@ -27154,8 +27443,8 @@ inline void recover_record(const std::filesystem::path& run, std::string_view wh
     record.has_succeeded = false;
   }
   try {
-    read_history(run / "metrics.jsonl", record);
-    read_events(run / "events.jsonl", record);
+    read_history(run / "metrics.jsonl", files, record);
+    read_events(run / "events.jsonl", files, record);
   } catch (const DataError& error) {
     throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
@@ -27228,9 +27517,16 @@ class LineFile {
  private:
   bool open() {
     if (file_ >= 0) return true;
-    file_ = files_->open(path_, O_WRONLY | O_CREAT | O_APPEND);
+    file_ = uninterrupted([this] { return files_->open(path_, O_WRONLY | O_CREAT | O_APPEND); });
     if (file_ < 0) return false;
-    size_ = std::max<off_t>(::lseek(file_, 0, SEEK_END), 0);
+    struct stat status {};
+    if (uninterrupted([&] { return files_->status_of(file_, status); }) != 0) {
+      const int code = errno;
+      files_->close(std::exchange(file_, -1));
+      errno = code;
+      return false;
+    }
+    size_ = status.st_size;
     return true;
   }
 
@@ -27285,14 +27581,25 @@ struct RunPlace {
   bool is_new = true;
 };
 
-/// Whether a file is there and nothing is in it, or the zeros that stand for what a power cut has kept from the disk.
-[[nodiscard]] inline bool is_blank(const std::filesystem::path& path) {
-  std::ifstream file{path, std::ios::binary};
-  char one = 0;
-  while (file.get(one)) {
-    if (one != 0) return false;
+/// Calls look(), which reads a run's directory. Throws: ConfigError where that cannot be read.
+template <class Look>
+auto looking_at_run(const Look& look) {
+  try {
+    return look();
+  } catch (const DataError& error) {
+    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
-  return file.eof();
+}
+
+[[nodiscard]] inline bool is_directory(Files& files, const std::filesystem::path& path) {
+  const auto status = status_of(files, path);
+  return status && S_ISDIR(status->st_mode);
+}
+
+/// Whether a file is there and nothing is in it, or the zeros that stand for what a power cut has kept from the disk.
+[[nodiscard]] inline bool is_blank(const std::filesystem::path& path, Files& files) {
+  const auto text = content_of(files, path);
+  return text && text->find_first_not_of('\0') == std::string::npos;
 }
 
 /// Whether a file of that name tells what a run is, and how it went.
@@ -27301,13 +27608,12 @@ struct RunPlace {
 }
 
 /// Returns the names of a run's logs that hold something, in "logs/".
-[[nodiscard]] inline std::vector<std::string> written_logs(const std::filesystem::path& run) {
-  std::error_code ignored;
+[[nodiscard]] inline std::vector<std::string> written_logs(const std::filesystem::path& run, Files& files) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator{run / "logs", ignored}) {
-    const std::string name = entry.path().filename().string();
-    const bool is_log = number_between<std::uint64_t>("rank-", name, ".log").has_value();
-    if (is_log && entry.is_regular_file(ignored) && entry.file_size(ignored) > 0) names.push_back("logs/" + name);
+  for (const std::string& name : names_in_directory(files, run / "logs")) {
+    if (!number_between<std::uint64_t>("rank-", name, ".log")) continue;
+    const auto status = status_of(files, run / "logs" / name);
+    if (status && S_ISREG(status->st_mode) && status->st_size > 0) names.push_back("logs/" + name);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -27315,28 +27621,27 @@ struct RunPlace {
 
 /// Whether a program has died in that directory before what the run is was written, or had come to the disk: the first
 /// checkpoint sees to that.
-[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
-  const bool is_lost = is_blank(run / "run.json");
-  if (is_lost ? tells_of_checkpoints(run) : !written_logs(run).empty()) return false;
-  std::error_code code;
-  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
-    const std::string name = entry.path().filename().string();
+[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run,
+                                          const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  const bool is_lost = is_blank(run / "run.json", *files);
+  if (is_lost ? tells_of_checkpoints(run, files) : !written_logs(run, *files).empty()) return false;
+  for (const std::string& name : names_in_directory(*files, run)) {
     const bool is_of_start = name == "logs" || name == "lease.json" || name == claims_name;
     if (is_of_start || name.starts_with("leader.json") || name.starts_with("run.json.")) continue;
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
-  return !code;
+  return true;
 }
 
 /// Returns the names of files that tell of a run which has lost run.json and all checkpoints; empty if it has not, or
 /// has left none. A run has a lease before it has anything else; without one, such files are somebody else's.
-[[nodiscard]] inline std::string remains_of_run(const std::filesystem::path& run) {
-  std::error_code ignored;
-  const auto has = [&](const char* name) { return std::filesystem::exists(run / name, ignored); };
-  const bool has_record = has("run.json") && !is_blank(run / "run.json");
-  const bool has_checkpoints = has("checkpoints") && !std::filesystem::is_empty(run / "checkpoints", ignored);
-  if (has_record || has_checkpoints || is_barely_begun(run) || !has("lease.json")) return {};
-  std::vector<std::string> names = written_logs(run);
+[[nodiscard]] inline std::string remains_of_run(const std::filesystem::path& run,
+                                                const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  const auto has = [&](const char* name) { return is_there(*files, run / name); };
+  const bool has_record = has("run.json") && !is_blank(run / "run.json", *files);
+  const bool has_checkpoints = !names_in_directory(*files, run / "checkpoints").empty();
+  if (has_record || has_checkpoints || is_barely_begun(run, files) || !has("lease.json")) return {};
+  std::vector<std::string> names = written_logs(run, *files);
   if (names.size() > 1) names.resize(1);
   for (const char* name : {"metrics.jsonl", "events.jsonl", "result.json"}) {
     if (has(name)) names.insert(names.end(), name);
@@ -27346,28 +27651,25 @@ struct RunPlace {
 
 /// Removes what programs have left in that directory that died while they wrote a file of it; all: also what a run that
 /// is no more has told. Only for whoever has the run.
-inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
-  std::error_code ignored;
-  std::vector<std::filesystem::path> rubbish;
-  for (const auto& entry : std::filesystem::directory_iterator{run, ignored}) {
-    const std::string name = entry.path().filename().string();
+inline void sweep_run_directory(const std::filesystem::path& run, bool all,
+                                const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  for (const std::string& name : names_in_directory(*files, run)) {
     const auto is_draft_of = [&name](std::string_view file) {
       return number_between<std::uint64_t>(file, name, "").has_value();
     };
     const bool is_half_written = is_draft_of("run.json.") || is_draft_of("result.json.") || is_draft_of("leader.json.");
-    if (is_half_written || (all && tells_of_run(name))) rubbish.push_back(entry.path());
+    const bool is_rubbish = is_half_written || (all && tells_of_run(name));
+    if (is_rubbish) uninterrupted([&] { return files->unlink(run / name); });
   }
-  for (const auto& path : rubbish) std::filesystem::remove(path, ignored);
 }
 
 /// Throws: ConfigError if a directory that exists is no run's: nothing is written into what is somebody else's.
-inline void check_is_run(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
-  if (!remains_of_run(path).empty()) return;
-  if (CheckpointFolder{path / "checkpoints"}.newest()) return;  // which says what run.json has said
+inline void check_is_run(const std::filesystem::path& path, const std::shared_ptr<Files>& files) {
+  if (is_barely_begun(path, files) || is_there(*files, path / "run.json")) return;
+  if (!remains_of_run(path, files).empty()) return;
+  if (newest_checkpoint(path, files)) return;  // which says what run.json has said
   const std::string place = compose("RunConfig::name is \"{}\", but {}", path.filename().string(), path.string());
-  if (std::filesystem::exists(path / manifest_name, ignored)) {
+  if (is_there(*files, path / manifest_name)) {
     throw ConfigError{
         compose("{} is a checkpoint, not the directory of a run: give the one that its checkpoints/ lies in, and the "
                 "run goes on from the newest; Checkpoint::open() reads any of them",
@@ -27379,38 +27681,46 @@ inline void check_is_run(const std::filesystem::path& path) {
 
 /// Makes the directory of a run, or finds it there if there is one of that name.
 /// Throws: ConfigError if it cannot be made, or is no run's.
-[[nodiscard]] inline RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage) {
-  const auto refuse = [&storage](const std::error_code& code) {
+[[nodiscard]] inline RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage,
+                                                 const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  const auto refuse = [&storage](const std::string& why) {
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
                 "folder that you can write to",
-                storage.string(), code.message())};
+                storage.string(), why)};
   };
-  if (storage.empty()) refuse(std::make_error_code(std::errc::invalid_argument));
+  const auto refuse_error = [&refuse](int error) { refuse(explain_errno(error)); };
+  if (storage.empty()) refuse_error(EINVAL);
   std::error_code code;
   const auto folder = std::filesystem::absolute(storage, code);  // a worker or callback may go to another directory
-  if (code) refuse(code);
-  std::filesystem::create_directories(folder, code);
-  if (code) refuse(code);
+  if (code) refuse(code.message());
+  try {
+    if (const int error = make_directories(*files, folder); error != 0) refuse_error(error);
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
   constexpr int most_tries = 100;
   for (int tries = 1;; ++tries) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
     const auto path = folder / name;
-    const bool is_new = ::mkdir(path.c_str(), 0777) == 0;
-    if (!is_new && errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
+    const bool is_new = uninterrupted([&] { return files->make_directory(path); }) == 0;
+    if (!is_new && errno != EEXIST) refuse_error(errno);
     if (!is_new && wanted_name.empty()) {
-      if (tries == most_tries) refuse(std::error_code{EEXIST, std::generic_category()});
+      if (tries == most_tries) refuse_error(EEXIST);
       continue;
     }
-    if (!is_new && !std::filesystem::is_directory(path, code)) {
+    if (!is_new && !looking_at_run([&] { return is_directory(*files, path); })) {
       throw ConfigError{
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
     }
-    if (!is_new) check_is_run(path);
-    std::filesystem::create_directory(path / "logs", code);
-    if (!code) return {name, path, is_new};
-    if (is_new) ::rmdir(path.c_str());
-    refuse(code);
+    if (!is_new) looking_at_run([&] { check_is_run(path, files); });
+    const bool has_logs = uninterrupted([&] { return files->make_directory(path / "logs"); }) == 0 || errno == EEXIST;
+    if (has_logs) return {name, path, is_new};
+    const int error = errno;
+    if (is_new) files->remove_directory(path);
+    refuse_error(error);
   }
 }
 
@@ -27444,12 +27754,12 @@ inline void check_is_run(const std::filesystem::path& path) {
 }
 
 /// Takes back the directory of a run in which nothing has happened.
-inline void remove_run_directory(const std::filesystem::path& run) {
-  std::error_code ignored;
-  for (const char* name : {"run.json", "lease.json", "leader.json", "logs"})
-    std::filesystem::remove(run / name, ignored);
-  std::filesystem::remove_all(run / claims_name, ignored);
-  std::filesystem::remove(run, ignored);
+inline void remove_run_directory(const std::filesystem::path& run,
+                                 const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
+  for (const char* name : {"run.json", "lease.json", "leader.json"}) files->unlink(run / name);
+  remove_all(*files, run / claims_name);
+  files->remove_directory(run / "logs");  // unless there is something in it
+  files->remove_directory(run);
 }
 
 }  // namespace detail
@@ -27735,7 +28045,7 @@ class HeldLease {
   /// See RunLease.
   HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files)
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{files_->open(path(), O_RDWR | O_CREAT)};
+    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR | O_CREAT); })};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
@@ -27751,7 +28061,7 @@ class HeldLease {
   HeldLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
             const LeaseTimes& times, std::shared_ptr<Files> files)
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{files_->open(path(), O_RDWR)};
+    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR); })};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = try_lock();
@@ -27789,7 +28099,7 @@ class HeldLease {
 
   /// Looks, and gives a sign of life if one is due.
   void beat() {
-    if (look()) ::futimens(file_.get(), nullptr);
+    if (look()) files_->touch(file_.get());
   }
 
   /// Says in the file that this program has the run no more.
@@ -27833,7 +28143,7 @@ class HeldLease {
     try {
       throw_if_other(before.lease);
       write(own_);
-      if (is_contended && files_->sync(file_.get()) != 0)
+      if (is_contended && uninterrupted([&] { return files_->sync(file_.get()); }) != 0)
         refuse(compose("cannot be written: {}", explain_errno(errno)));
       if (claimed() > own_.lease.generation) throw_in_use(before, ", and another process has taken it over since");
     } catch (...) {
@@ -27853,7 +28163,7 @@ class HeldLease {
   [[nodiscard]] std::uint64_t generation_before(const LeaseContent& before) const {
     if (before.lease.generation != 0) return before.lease.generation;
     try {
-      return CheckpointFolder{run() / "checkpoints"}.last_generation();
+      return CheckpointFolder{run() / "checkpoints", 0, files_}.last_generation();
     } catch (const Error& error) {
       refuse(compose("says nothing of who had the run before, nor can it be told otherwise: {}", error.what()));
     }
@@ -27878,7 +28188,8 @@ class HeldLease {
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    return ::fcntl(file_.get(), F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES);
+    const auto take = [&] { return files_->lock(file_.get(), F_OFD_SETLK, whole); };
+    return uninterrupted(take) == 0 || (errno != EAGAIN && errno != EACCES);
   }
 
   // Returns false if somebody on another host has it, or had it when one on this host took the run over who has gone
@@ -27946,7 +28257,8 @@ class HeldLease {
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
     const auto bytes = std::as_bytes(std::span{text});
-    const ssize_t written = files_->write_at(file_.get(), bytes.data(), bytes.size(), 0);
+    const auto put = [&] { return files_->write_at(file_.get(), bytes.data(), bytes.size(), 0); };
+    const ssize_t written = uninterrupted(put);
     if (written < 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
   }
@@ -28086,13 +28398,14 @@ class RunLease {
 };
 
 /// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had by anybody.
-[[nodiscard]] inline RunLease take_lease(const RunPlace& place) {
+[[nodiscard]] inline RunLease take_lease(const RunPlace& place,
+                                         const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
   try {
-    return RunLease{place.path};
+    return RunLease{place.path, {}, files};
   } catch (const RunInUse&) {
     throw;
   } catch (const Error&) {
-    if (place.is_new) remove_run_directory(place.path);
+    if (place.is_new) remove_run_directory(place.path, files);
     throw;
   }
 }
@@ -29061,8 +29374,8 @@ class CheckpointWriter {
   void make_reports_durable(std::vector<std::string>& losses) {
     await_reports_();
     const auto path = run_ / "metrics.jsonl";
-    if (!std::filesystem::exists(path)) return;
     try {
+      if (!is_there(*files_, path)) return;
       sync_file(path, &Files::sync_data);
       if (!has_reports_) sync_directory(*files_, run_);
       has_reports_ = true;
@@ -29087,7 +29400,7 @@ class CheckpointWriter {
     if (is_run_durable_) return;
     sync_file(run_ / "run.json", &Files::sync);
     const auto lease = run_ / "lease.json";  // has the generation of what follows
-    if (std::filesystem::exists(lease)) sync_file(lease, &Files::sync);
+    if (is_there(*files_, lease)) sync_file(lease, &Files::sync);
     sync_directory(*files_, run_);
     sync_directory(*files_, run_.parent_path());
     sync_directory(*files_, run_.parent_path().parent_path());
@@ -31692,6 +32005,7 @@ class Supervision {
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
+    controller_.put_off(Clock::now() - wake);
     look_for_taker(false);
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
@@ -32702,7 +33016,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 /// Throws: ConfigError if it may not.
 [[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const ScalingConfig& scaling,
                                             const RunInfo& info) {
-  const std::string remains = place.is_new ? std::string{} : remains_of_run(place.path);
+  const std::string remains = place.is_new ? std::string{} : looking_at_run([&] { return remains_of_run(place.path); });
   if (!remains.empty() && !accepts_change(run.accept_changes, "checkpoints")) {
     throw ConfigError{compose(
         "the run in {} has lost its run.json and its checkpoints, for {} still tell of it: put both back from a "
@@ -32710,7 +33024,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
         "told, or choose another RunConfig::name",
         place.path.string(), remains)};
   }
-  const bool is_new = place.is_new || !remains.empty() || is_barely_begun(place.path);
+  const bool is_new = place.is_new || !remains.empty() || looking_at_run([&] { return is_barely_begun(place.path); });
   if (is_new && run.resume == Resume::required) {
     if (place.is_new) remove_run_directory(place.path);
     throw ConfigError{
@@ -32718,7 +33032,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                 "and storage_path",
                 place.path.string())};
   }
-  if (!place.is_new) sweep_run_directory(place.path, is_new);
+  if (!place.is_new) looking_at_run([&] { sweep_run_directory(place.path, is_new); });
   if (is_new) return {};
   if (run.resume == Resume::never) {
     throw ConfigError{
@@ -47017,7 +47331,7 @@ class MeshLines {
 
     /// Waits until all that was posted is done: what was to be received has come, and for what was to be sent the other
     /// end has posted its receive. Returns false at `wake`. Throws: std::exception if a line is lost.
-    [[nodiscard]] virtual bool wait(Time wake, const Deadline& deadline) = 0;
+    [[nodiscard]] virtual bool wait(Time wake) = 0;
   };
 
   MeshLines() = default;
@@ -47129,13 +47443,13 @@ class GlooLines final : public MeshLines {
       target_->recv(peer, slot, offset, size_bytes);
       ++num_receives_;
     }
-    [[nodiscard]] bool wait(Time wake, const Deadline& deadline) override {
+    [[nodiscard]] bool wait(Time wake) override {
       lines_->set_alarm(wake);
       for (; num_receives_ > 0; --num_receives_) {
-        if (!lines_->alarm_->wait(*target_, Wait::receive, timeout(deadline))) return false;
+        if (!lines_->alarm_->wait(*target_, Wait::receive, longest)) return false;
       }
       for (; num_sends_ > 0; --num_sends_) {
-        if (!lines_->alarm_->wait(*source_, Wait::send, timeout(deadline))) return false;
+        if (!lines_->alarm_->wait(*source_, Wait::send, longest)) return false;
       }
       return true;
     }
@@ -47148,10 +47462,12 @@ class GlooLines final : public MeshLines {
     int num_receives_ = 0;
   };
 
-  // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
-  // when Gloo's own timer runs out it closes all connections before the others can have been told why.
+  // Not so large that adding it to the clock overflows. The alarm comes before it: when Gloo's own timer runs out, as
+  // it may while all are suspended, it closes all connections before the others can have been told why.
+  static constexpr Milliseconds longest = std::chrono::hours{24 * 365};
+
+  // Never 0, which fails at once.
   [[nodiscard]] static Milliseconds timeout(const Deadline& deadline) {
-    constexpr Milliseconds longest = std::chrono::hours{24 * 365};
     const auto left = deadline.remaining();
     return left >= longest ? longest : std::chrono::ceil<Milliseconds>(left) + std::chrono::seconds{5};
   }
@@ -47388,7 +47704,7 @@ class ProvenLines final : public MeshLines {
       busy(peer).receive(slot, to_ + offset, size_bytes);
     }
 
-    [[nodiscard]] bool wait(Time wake, const Deadline& /*deadline*/) override {
+    [[nodiscard]] bool wait(Time wake) override {
       while (true) {
         busy_.erase(std::remove_if(busy_.begin(), busy_.end(), [](ProvenLine* line) { return line->advance(); }),
                     busy_.end());
@@ -47596,6 +47912,7 @@ class GlooTcp {
     Deadline::Clock::time_point next_look{};
     Milliseconds until_look{};
     bool has_announced = false;
+    detail::AwakeTime time{};
   };
   struct ResetAtEnd {
     Running*& pointer;
@@ -47731,17 +48048,21 @@ class GlooTcp {
       set_wake();
     }
     for (bool done = false; !done;) {
-      guarded([&] { done = transfer.wait(running_->wake, running_->deadline); });
+      guarded([&] { done = transfer.wait(running_->wake); });
       if (!done) look_around();
     }
   }
 
-  void set_wake() { running_->wake = std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time()); }
+  void set_wake() {
+    const auto now = Deadline::Clock::now();
+    static_cast<void>(running_->time.is_over(running_->deadline, now));  // a look
+    running_->wake = now + running_->time.until_next_look(running_->deadline);
+  }
 
   // Called now and then when an operation takes long: ends it at the deadline, or when a rank is gone from which
   // nothing is awaited at the moment, or when the ranks turn out to be in different operations.
   void look_around() {
-    if (running_->deadline.expired()) fail(detail::Notice::Kind::late, "the deadline has passed");
+    if (running_->time.is_over(running_->deadline)) fail(detail::Notice::Kind::late, "the deadline has passed");
     for (int rank = 0; rank < world_.size; ++rank) {
       if (rank == world_.rank || !is_closed(rank)) continue;
       // A rank may leave when it has done its part. If it had not, this operation will notice.
@@ -47839,8 +48160,6 @@ class GlooTcp {
 
   // How long a rank that has failed waits for the others' notices.
   static constexpr Milliseconds patience{250};
-  // How often a rank that waits looks whether the others are still there. Costs 20 us each time.
-  static constexpr Milliseconds poll_interval{100};
 
   World world_;
   std::unique_ptr<detail::MeshLines> lines_{};  // nullptr for a rank that is alone
@@ -48932,12 +49251,13 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
     NcclConfig config;
     NcclResult result = nccl_.comm_init_rank_config(&comm_, world_.size, id, world_.rank, &config);
     auto next_poll = Clock::now() + look_interval;
+    AwakeTime time;
     for (; is_good(result); result = state()) {
       if (result == NcclResult::success && state() == NcclResult::success) {
         is_joined_ = true;
         return;
       }
-      if (deadline.expired()) {
+      if (time.is_over(deadline)) {
         throw Error{
             compose("NCCL had not connected all ranks in {}{}", deadline.budget_text(), nccl_remedy("interface"))};
       }
@@ -49152,13 +49472,14 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   template <class Done>
   void await(const Operation& operation, const Deadline& deadline, const Done& done) {
     Watch watch;
+    AwakeTime time;
     while (!done()) {
       const auto now = Clock::now();
-      if (deadline.expired()) fail(operation, deadline, Notice::Kind::late, "the deadline has passed");
+      if (time.is_over(deadline, now)) fail(operation, deadline, Notice::Kind::late, "the deadline has passed");
       if (now >= watch.next_look) look_around(operation, deadline, watch);
       if (now - watch.begin > std::chrono::microseconds{100}) {  // before, a sleep would cost more than it spares
         const auto nap = std::min<std::chrono::nanoseconds>((now - watch.begin) / 8, std::chrono::milliseconds{1});
-        std::this_thread::sleep_for(std::min(nap, deadline.remaining()));
+        std::this_thread::sleep_for(std::min(nap, time.until_next_look(deadline)));
       }
     }
   }
@@ -52374,6 +52695,12 @@ struct BucketLimits {
   return {.first = std::min(options.first_bucket_bytes, most), .others = std::min(options.bucket_bytes, most)};
 }
 
+// Keeps the settings of a plan with what equal bits depend on; the plan itself is told when it has been made.
+inline void note_bucket_sizes(Worker& worker, const ModelOptions& options) {
+  worker.environment().set("bucket_bytes", static_cast<std::int64_t>(options.bucket_bytes));
+  worker.environment().set("first_bucket_bytes", static_cast<std::int64_t>(options.first_bucket_bytes));
+}
+
 // Buckets are exchanged in one order on all ranks, so one is ready when it and all before it are complete. Until an
 // order of slots is known there is one bucket, and passes tell the order.
 class BucketSchedule {
@@ -52416,6 +52743,12 @@ class BucketSchedule {
   }
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const noexcept { return buckets_; }
+  // Digits that are other ones if any gradient is in another bucket, or at another place in it.
+  [[nodiscard]] std::string plan() const {
+    std::uint64_t digest = 0;
+    for (const Bucket& bucket : buckets_) digest = digest_of(std::as_bytes(std::span{bucket}), digest);
+    return compose("{} buckets, {:016x}", buckets_.size(), digest);
+  }
   [[nodiscard]] std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
 
   void begin_pass() {
@@ -55119,6 +55452,7 @@ class GradientExchange {
     compares_weights_ = options.compare_weights;
     schedule_.reset(slots_.size());
     weight_watch_.reset(slots_);
+    note_bucket_sizes(*worker_, options);
   }
 
   // Tells the user, at the end of training, of steps that have left no trace.
@@ -55422,10 +55756,8 @@ class GradientExchange {
 
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
-    const PassTerms terms{
-        .header = next_header(),
-        .checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr,
-        .uses_host = uses_host()};
+    const bool checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr;
+    const PassTerms terms{.header = next_header(), .checks_finite = checks_finite, .uses_host = uses_host()};
     exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
   }
 
@@ -55446,6 +55778,7 @@ class GradientExchange {
       thread_ = std::make_unique<CommunicationThread>([this] { exchange_.take_bucket(aside_); },
                                                       pool ? pool->heap() : nullptr);
     }
+    worker_->note_environment("bucket_plan", schedule_.plan());
     overlap_ = Overlapping::active;
   }
 

@@ -96,6 +96,14 @@ namespace detail {
 [[nodiscard]] std::string non_finite_text(double value);
 /// Returns a metric as a progress line shows it: four significant digits, text as it is.
 [[nodiscard]] std::string short_text(const Value& value);
+/// Repeats a call that a signal has interrupted.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  for (;;) {
+    const auto result = call();
+    if (result != -1 || errno != EINTR) return result;
+  }
+}
 inline constexpr std::uint32_t crc32c_polynomial = 0x82F63B78U;  // Castagnoli's, lowest power in the highest bit
 // Multiplies two polynomials modulo the one of the checksum.
 [[nodiscard]] constexpr std::uint32_t crc32c_multiply(std::uint32_t a, std::uint32_t b) noexcept {
@@ -179,6 +187,28 @@ namespace detail {
 /// Appends the character of a code point, which is no half of a surrogate pair, as UTF-8.
 void append_utf8(std::string& text, std::uint32_t code);
 [[nodiscard]] bool is_utf8(std::string_view text) noexcept;
+/// Says what to do about an error of the storage.
+[[nodiscard]] std::string remedy_of(int error, const std::filesystem::path& path);
+/// Says why what is written below this directory would not last, or nothing if no reason is known.
+[[nodiscard]] std::string_view doubt_about(const std::filesystem::path& directory);
+[[noreturn]] void throw_storage(const std::filesystem::path& path, const FailedCall& failed);
+void check_call(int result, std::string_view call, const std::filesystem::path& path);
+/// Throws: DataError.
+[[noreturn]] void throw_unreadable(const std::filesystem::path& path, int error);
+/// Returns the names of what is in a directory; none if there is no such one. Throws: DataError if it cannot be read.
+[[nodiscard]] std::vector<std::string> names_in_directory(Files& files, const std::filesystem::path& path);
+/// Reads from an open file, in as many calls as it takes. Returns how many bytes there were, less than were asked for
+/// only at its end, with errno 0, or where it cannot be read.
+std::size_t read_some(Files& files, int fd, std::uint64_t begin, std::span<std::byte> to);
+/// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
+[[nodiscard]] std::optional<std::string> content_of(Files& files, const std::filesystem::path& path);
+/// Makes what has been done to the entries of a directory durable.
+void sync_directory(Files& files, const std::filesystem::path& path);
+/// Makes a directory, and those above it that are not there, each of which lasts then. Returns 0, or the error.
+[[nodiscard]] int make_directories(Files& files, const std::filesystem::path& path);
+/// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
+/// the same.
+int remove_all(Files& files, const std::filesystem::path& path);
 /// Says that a checkpoint is no longer one, since its program keeps newer ones.
 class RemovedError : public DataError {
  public:
@@ -323,25 +353,6 @@ void check_range(std::int64_t begin, std::int64_t end, std::int64_t count);
 [[nodiscard]] std::vector<StateTensor> tensors_in(const std::shared_ptr<const InputFile>& file);
 /// Throws: Damage.
 [[nodiscard]] std::vector<PiecePlace> read_piece_places(const Json& json);
-/// Repeats a call that a signal has interrupted.
-template <class Call>
-auto uninterrupted(const Call& call) {
-  for (;;) {
-    const auto result = call();
-    if (result != -1 || errno != EINTR) return result;
-  }
-}
-/// Says what to do about an error of the storage.
-[[nodiscard]] std::string remedy_of(int error, const std::filesystem::path& path);
-/// Says why what is written below this directory would not last, or nothing if no reason is known.
-[[nodiscard]] std::string_view doubt_about(const std::filesystem::path& directory);
-[[noreturn]] void throw_storage(const std::filesystem::path& path, const FailedCall& failed);
-void check_call(int result, std::string_view call, const std::filesystem::path& path);
-/// Makes what has been done to the entries of a directory durable.
-void sync_directory(Files& files, const std::filesystem::path& path);
-/// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
-/// the same.
-int remove_all(Files& files, const std::filesystem::path& path);
 /// A file of so many bytes or more goes past the system's cache, if its memory begins at a multiple of the block, which
 /// is that of nearly all disks or larger.
 inline constexpr std::size_t smallest_direct_bytes = std::size_t{1} << 20U;
@@ -621,10 +632,16 @@ template <class MemoryOf>
 /// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
 /// group of a container has left.
 [[nodiscard]] std::size_t memory_left(const ControlGroups& groups = {});
+// Returns a number of /proc/meminfo, which tells of KiB, in bytes.
+[[nodiscard]] std::optional<std::size_t> number_of_host(const std::filesystem::path& host,
+                                                               std::string_view name);
 /// Returns the same without what other programs of the host have taken: the bytes that can be had without any of them
 /// having to go. host: /proc/meminfo.
 [[nodiscard]] std::size_t memory_free(const std::filesystem::path& host = "/proc/meminfo",
                                              std::size_t left = memory_left());
+/// Returns the same with what the host can still move to the disk to make room.
+[[nodiscard]] std::size_t memory_and_swap_free(const std::filesystem::path& host = "/proc/meminfo",
+                                                      std::size_t left = memory_left());
 /// Throws: ConfigError if the ranks need more to begin with than is left.
 void check_memory_left(int world_size, std::size_t needed_per_rank, std::size_t left);
 /// Says where a rank runs. Plain bytes, for a store. What is left at zero tells nothing apart.
@@ -2305,6 +2322,8 @@ inline constexpr std::size_t ring_bytes = std::size_t{1} << 21U;
 [[noreturn]] void throw_key_taken(std::string_view key);
 [[noreturn]] void throw_store_full(std::string_view key, std::string_view value,
                                           std::size_t max_keys = StoreBlock::num_slots);
+/// Throws: Error that says why there is no memory for a snapshot, and what to do.
+[[noreturn]] void refuse_snapshot(std::size_t size_bytes, std::string_view why);
 /// Raises the limit of descriptors of this process for so many workers, where it must. Throws: ConfigError if the hard
 /// limit does not allow it.
 void prepare_descriptors(int num_workers, int num_per_worker);
@@ -2533,6 +2552,10 @@ class SharedLink final : public WorkerLink {
   void post_exit(const WorkerExit& exit) noexcept;
 
  private:
+  // One that is free and large enough, from the first of its kind on. Throws: Error if there is none, for want of
+  // memory.
+  [[nodiscard]] int free_snapshot(int first, std::size_t size_bytes, const std::string& lack) const;
+
   [[noreturn]] void throw_ended(const char* operation) const;
 
   bool write(RecordKind kind, std::span<const std::byte> bytes, bool ends_with_group);
@@ -2795,6 +2818,30 @@ namespace detail {
 [[nodiscard]] Controller::Settings controller_settings(const RunConfig& config, int num_workers);
 /// Throws: ConfigError for a name that nothing has.
 void check_accepted_changes(const std::vector<std::string>& accepted);
+/// Returns what the linker has written about a build into the notes of a program; empty if it has not.
+/// Source: the section .note.gnu.build-id, as ld's --build-id describes it.
+[[nodiscard]] std::string build_id_in(std::span<const std::byte> notes, std::size_t alignment);
+/// Is what is loaded of this program itself, without its libraries.
+struct LoadedProgram {
+  std::string build_id{};         ///< empty if its linker has written none
+  std::uint64_t code_digest = 0;  ///< of its machine code, if there is no build id
+};
+[[nodiscard]] LoadedProgram loaded_program();
+/// Returns digits that are other ones in another build of this program, unless its machine code came out the same. Its
+/// shared libraries have no part in it. Cost: microseconds; without a build id some milliseconds.
+[[nodiscard]] std::string program_build();
+/// Returns the model of this host's CPUs and the widest vectors that they compute with, such as "AMD EPYC 7763, avx2":
+/// libraries choose their kernels, and with them the order of sums, by that.
+[[nodiscard]] std::string cpu_kind();
+inline constexpr std::string_view option_prefix = "option ";
+/// Adds what an optimizer was made with, out of its state. That alone can be compared with what the next program makes
+/// it with: of the options that a checkpoint puts back, a schedule may have changed any.
+void note_options(std::string_view part, const NamedValues& state, NamedValues& environment);
+[[nodiscard]] std::string text_of_value(const Value& value);
+/// Says what differs of the options, or of all else.
+[[nodiscard]] std::string difference_in(const NamedValues& now, const NamedValues& then, bool of_options);
+/// The same of what optimizers were made with.
+[[nodiscard]] std::string difference_of_options(const NamedValues& now, const NamedValues& then);
 static_assert(std::endian::native == std::endian::little, "the bytes of numbers are written as they are in memory");
 
 }
@@ -2845,18 +2892,6 @@ void put_metrics(WireWriter& writer, const Metrics& metrics);
 [[nodiscard]] SavedMessage decode_saved(WireReader& reader);
 /// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.
 [[nodiscard]] WorkerMessage decode_message(std::span<const std::byte> bytes);
-/// Returns the model of this host's CPUs and the widest vectors that they compute with, such as "AMD EPYC 7763, avx2":
-/// libraries choose their kernels, and with them the order of sums, by that.
-[[nodiscard]] std::string cpu_kind();
-inline constexpr std::string_view option_prefix = "option ";
-/// Adds what an optimizer was made with, out of its state. That alone can be compared with what the next program makes
-/// it with: of the options that a checkpoint puts back, a schedule may have changed any.
-void note_options(std::string_view part, const NamedValues& state, NamedValues& environment);
-[[nodiscard]] std::string text_of_value(const Value& value);
-/// Says what differs of the options, or of all else.
-[[nodiscard]] std::string difference_in(const NamedValues& now, const NamedValues& then, bool of_options);
-/// The same of what optimizers were made with.
-[[nodiscard]] std::string difference_of_options(const NamedValues& now, const NamedValues& then);
 /// Gives each file its place in a snapshot, and returns the snapshot's size.
 [[nodiscard]] std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& images);
 /// Writes the encoded message to the begin of its snapshot, where place_files() has left room for it.
@@ -2934,7 +2969,8 @@ class HeldState {
                                       const std::filesystem::path& mount = "/sys/fs/cgroup");
 inline constexpr std::string_view claims_name = "generations";
 /// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
-[[nodiscard]] std::string text_of_file(const std::filesystem::path& path);
+[[nodiscard]] std::string text_of_file(const std::filesystem::path& path,
+                                              const std::shared_ptr<Files>& files = std::make_shared<Files>());
 /// Returns what run.json says, but for numbers that JSON does not know.
 [[nodiscard]] NamedValues values_of_record(const Json& json);
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
@@ -2942,8 +2978,9 @@ inline constexpr std::string_view claims_name = "generations";
 /// Calls take with each line of a file of JSON objects and where it ends, and adds to problems how many are damaged.
 /// What follows the last line feed was being written when its program died.
 template <class Take>
-void read_json_lines(const std::filesystem::path& path, std::vector<std::string>& problems, const Take& take) {
-  const std::string text = text_of_file(path);
+void read_json_lines(const std::filesystem::path& path, const std::shared_ptr<Files>& files,
+                     std::vector<std::string>& problems, const Take& take) {
+  const std::string text = text_of_file(path, files);
   std::size_t begin = 0;
   std::size_t number = 0;
   std::size_t num_damaged = 0;
@@ -2962,16 +2999,18 @@ void read_json_lines(const std::filesystem::path& path, std::vector<std::string>
                              path.string(), first_damaged));
 }
 /// Reads the lines of metrics.jsonl.
-void read_history(const std::filesystem::path& path, RunRecord& record);
+void read_history(const std::filesystem::path& path, const std::shared_ptr<Files>& files, RunRecord& record);
 /// Reads the lines of events.jsonl: a checkpoint is durable before it is told of there.
-void read_events(const std::filesystem::path& path, RunRecord& record);
+void read_events(const std::filesystem::path& path, const std::shared_ptr<Files>& files, RunRecord& record);
 /// Whether a run has told that it has written checkpoints: before the first one, run.json came to the disk.
-[[nodiscard]] bool tells_of_checkpoints(const std::filesystem::path& run);
+[[nodiscard]] bool tells_of_checkpoints(const std::filesystem::path& run, const std::shared_ptr<Files>& files);
 /// Takes from the newest checkpoint what run.json has said, which is lost or damaged: why says how.
 /// Throws: ConfigError if there is none.
-void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record);
+void recover_record(const std::filesystem::path& run, const std::shared_ptr<Files>& files, std::string_view why,
+                           RunRecord& record);
 /// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged beyond recovery.
-[[nodiscard]] RunRecord read_run_record(const std::filesystem::path& run);
+[[nodiscard]] RunRecord read_run_record(const std::filesystem::path& run,
+                                               const std::shared_ptr<Files>& files = std::make_shared<Files>());
 /// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
 class LineFile {
  public:
@@ -3012,21 +3051,33 @@ class LineFile {
 };
 /// Returns a name that no other run has: date, time and six random digits.
 [[nodiscard]] std::string unique_name();
+/// Calls look(), which reads a run's directory. Throws: ConfigError where that cannot be read.
+template <class Look>
+auto looking_at_run(const Look& look) {
+  try {
+    return look();
+  } catch (const DataError& error) {
+    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
+  }
+}
 /// Whether a file of that name tells what a run is, and how it went.
 [[nodiscard]] bool tells_of_run(std::string_view name);
 /// Returns the names of a run's logs that hold something, in "logs/".
-[[nodiscard]] std::vector<std::string> written_logs(const std::filesystem::path& run);
+[[nodiscard]] std::vector<std::string> written_logs(const std::filesystem::path& run, Files& files);
 /// Whether a program has died in that directory before what the run is was written, or had come to the disk: the first
 /// checkpoint sees to that.
-[[nodiscard]] bool is_barely_begun(const std::filesystem::path& run);
+[[nodiscard]] bool is_barely_begun(const std::filesystem::path& run,
+                                          const std::shared_ptr<Files>& files = std::make_shared<Files>());
 /// Returns the names of files that tell of a run which has lost run.json and all checkpoints; empty if it has not, or
 /// has left none. A run has a lease before it has anything else; without one, such files are somebody else's.
-[[nodiscard]] std::string remains_of_run(const std::filesystem::path& run);
+[[nodiscard]] std::string remains_of_run(const std::filesystem::path& run,
+                                                const std::shared_ptr<Files>& files = std::make_shared<Files>());
 /// Removes what programs have left in that directory that died while they wrote a file of it; all: also what a run that
 /// is no more has told. Only for whoever has the run.
-void sweep_run_directory(const std::filesystem::path& run, bool all);
+void sweep_run_directory(const std::filesystem::path& run, bool all,
+                                const std::shared_ptr<Files>& files = std::make_shared<Files>());
 /// Throws: ConfigError if a directory that exists is no run's: nothing is written into what is somebody else's.
-void check_is_run(const std::filesystem::path& path);
+void check_is_run(const std::filesystem::path& path, const std::shared_ptr<Files>& files);
 /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
 /// milliseconds. may_replace: asked right before; where it says no, nothing is left of the new one. Returns what went
 /// wrong, or an empty text.
@@ -3035,7 +3086,8 @@ void check_is_run(const std::filesystem::path& path);
     std::shared_ptr<Files> files = std::make_shared<Files>(),
     const std::function<bool()>& may_replace = [] { return true; });
 /// Takes back the directory of a run in which nothing has happened.
-void remove_run_directory(const std::filesystem::path& run);
+void remove_run_directory(const std::filesystem::path& run,
+                                 const std::shared_ptr<Files>& files = std::make_shared<Files>());
 /// Says when the same rank has been found for longer than a while.
 class Patience {
  public:
@@ -7040,7 +7092,7 @@ class GlooLines final : public MeshLines {
     GlooTransfer(GlooLines& lines, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes);
     void send(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override;
     void receive(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override;
-    [[nodiscard]] bool wait(Time wake, const Deadline& deadline) override;
+    [[nodiscard]] bool wait(Time wake) override;
 
    private:
     GlooLines* lines_;
@@ -7050,8 +7102,11 @@ class GlooLines final : public MeshLines {
     int num_receives_ = 0;
   };
 
-  // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
-  // when Gloo's own timer runs out it closes all connections before the others can have been told why.
+  // Not so large that adding it to the clock overflows. The alarm comes before it: when Gloo's own timer runs out, as
+  // it may while all are suspended, it closes all connections before the others can have been told why.
+  static constexpr Milliseconds longest = std::chrono::hours{24 * 365};
+
+  // Never 0, which fails at once.
   [[nodiscard]] static Milliseconds timeout(const Deadline& deadline);
 
   void set_alarm(Time when);
@@ -7160,7 +7215,7 @@ class ProvenLines final : public MeshLines {
     void send(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override;
     void receive(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override;
 
-    [[nodiscard]] bool wait(Time wake, const Deadline& /*deadline*/) override;
+    [[nodiscard]] bool wait(Time wake) override;
 
    private:
     ProvenLine& busy(int peer);
@@ -7465,6 +7520,8 @@ namespace detail {
 // while its backward pass goes on, yet not so little that a message costs more by its way than by its size.
 [[nodiscard]] BucketLimits limits_of(const ModelOptions& options, const std::vector<GradientSlot>& slots,
                                             bool spans_hosts);
+// Keeps the settings of a plan with what equal bits depend on; the plan itself is told when it has been made.
+void note_bucket_sizes(Worker& worker, const ModelOptions& options);
 // Knows which heap serves this thread, and to which heap a block belongs. One object per process and shared library,
 // which is never destroyed: tensors of static storage are freed after everything else.
 class PoolRegistry {

@@ -878,6 +878,8 @@ class Deadline {
   /// The same budget, counted from now.
   [[nodiscard]] Deadline renewed() const;
 
+  /// When it was taken; nothing that makes sense if it never expires.
+  [[nodiscard]] Clock::time_point begin() const noexcept;
   /// When it expires; Clock::time_point::max() if never.
   [[nodiscard]] Clock::time_point time() const noexcept;
 
@@ -2545,6 +2547,66 @@ class ProgressLine {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/checkpoint/detail/files.hpp
+// The one seam through which the files of checkpoints and of their run are read and changed. Checkpoint room.
+
+#include <dirent.h>
+#include <sys/file.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Does what the system calls do: each returns -1 and sets errno where it fails. Tests put in others, which remember
+/// what would survive a power cut, or fail.
+class Files {
+ public:
+  using Path = std::filesystem::path;
+
+  Files() = default;
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+  virtual ~Files() = default;
+
+  virtual int make_directory(const Path& path);
+  /// Returns a descriptor of a file that is new.
+  virtual int create(const Path& path);
+  /// Returns a descriptor of a file that may be there; flags: O_RDONLY or another way to open it, and O_CREAT and so
+  /// on.
+  virtual int open(const Path& path, int flags);
+  /// The same of what has that name in a directory that is open.
+  virtual int open_at(int directory, const char* name, int flags);
+  virtual int open_directory(const Path& path);
+  virtual ssize_t read_at(int fd, std::byte* to, std::size_t size, off_t at);
+  virtual int status(const Path& path, struct stat& status);
+  virtual int status_of(int fd, struct stat& status);
+  /// Locks an open file, as flock does, or as fcntl does, which can also be asked about a lock.
+  virtual int lock(int fd, int operation);
+  virtual int lock(int fd, int command, struct flock& lock);
+  /// Gives a file the time of now.
+  virtual int touch(int fd);
+  virtual ssize_t write(int fd, const std::byte* from, std::size_t size);
+  /// Writes in place of what is there.
+  virtual ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at);
+  virtual int truncate(int fd, off_t size);
+  /// Has writes go past the system's cache, or not: those of whole blocks, from addresses that are multiples of one.
+  /// Returns -1 where the file system cannot do so.
+  virtual int set_direct(int fd, bool is_direct);
+  /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
+  virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits);
+  virtual int sync(int fd);
+  /// The same of a file's bytes and size alone.
+  virtual int sync_data(int fd);
+  virtual int close(int fd);
+  virtual int rename(const Path& from, const Path& to);
+  virtual int unlink(const Path& path);
+  virtual int remove_directory(const Path& path);
+  /// Appends the names of what is in a directory.
+  virtual int list(const Path& path, std::vector<std::string>& names);
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/checkpoint/detail/crc32c.hpp
 // The checksum of a checkpoint's files. Checkpoint room.
 
@@ -2693,10 +2755,30 @@ class JsonParser {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/checkpoint/detail/storage.hpp
+// What can be said and done about the storage of a checkpoint. Checkpoint room.
+
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a call of the system that has failed.
+struct FailedCall {
+  std::string_view call{};
+  int error = 0;
+};
+
+/// Returns what is known of a file or directory; nothing if there is none. Throws: DataError if that cannot be told.
+[[nodiscard]] std::optional<struct stat> status_of(Files& files, const std::filesystem::path& path);
+[[nodiscard]] bool is_there(Files& files, const std::filesystem::path& path);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/checkpoint/detail/input_file.hpp
 // A file of a checkpoint to read from. Checkpoint room.
-
-#include <sys/file.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -2708,11 +2790,12 @@ class InputFile {
   /// Opens the file `name` in a directory, which may lie in folders below it. Symbolic links below the directory are
   /// not followed: they could lead out of it. Throws: DataError if it is not there or no plain file; Error if it may be
   /// whole, but cannot be opened.
-  [[nodiscard]] static std::shared_ptr<const InputFile> open(const std::filesystem::path& directory,
-                                                             std::string_view name);
+  [[nodiscard]] static std::shared_ptr<const InputFile> open(
+      const std::filesystem::path& directory, std::string_view name,
+      const std::shared_ptr<Files>& files = std::make_shared<Files>());
 
   /// Takes over an open file.
-  InputFile(std::filesystem::path path, Descriptor file);
+  InputFile(std::filesystem::path path, Descriptor file, std::shared_ptr<Files> files = std::make_shared<Files>());
 
   /// Takes bytes for a file's, which must outlive it. path: what messages call it.
   InputFile(std::filesystem::path path, std::span<const std::byte> bytes);
@@ -2732,10 +2815,11 @@ class InputFile {
  private:
   void copy(std::uint64_t begin, std::span<std::byte> to) const;
 
-  static Descriptor open_or_throw(int directory, const std::string& name, int flags,
+  static Descriptor open_or_throw(Files& files, int directory, const std::string& name, int flags,
                                   const std::filesystem::path& path);
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_;  // of the open file
   Descriptor file_{};
   std::span<const std::byte> bytes_{};  // without a file
   std::uint64_t size_ = 0;
@@ -2904,9 +2988,13 @@ class Checkpoint {
   /// Throws: DataError that names the file, says what is wrong with it and what to do; Error if a file may be whole,
   /// but cannot be opened.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory);
+  [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory,
+                                       const std::shared_ptr<detail::Files>& files);
 
   /// Does the same, but keeps no file open, so that retention knows nothing of it. For those who look at many.
   [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory);
+  [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory,
+                                       const std::shared_ptr<detail::Files>& files);
 
   /// Is a checkpoint that was never written: the files are in memory which must outlive it. path: what messages call
   /// it.
@@ -2972,6 +3060,7 @@ class Checkpoint {
  private:
   struct Contents {
     std::filesystem::path path{};
+    std::shared_ptr<detail::Files> files{};
     Manifest manifest{};
     std::shared_ptr<const detail::InputFile> lock{};
     std::map<std::string, std::shared_ptr<const detail::InputFile>> in_memory{};
@@ -2979,11 +3068,12 @@ class Checkpoint {
 
   explicit Checkpoint(std::shared_ptr<const Contents> contents);
 
-  [[nodiscard]] static std::shared_ptr<Contents> read_contents(const std::filesystem::path& directory);
+  [[nodiscard]] static std::shared_ptr<Contents> read_contents(const std::filesystem::path& directory,
+                                                               const std::shared_ptr<detail::Files>& files);
 
   // Whoever wants to remove the checkpoint takes the lock for himself alone. Where there are no locks at all, nobody
   // can be kept from it.
-  static void lock(const detail::InputFile& manifest);
+  static void lock(const detail::InputFile& manifest, detail::Files& files);
 
   [[nodiscard]] std::shared_ptr<const detail::InputFile> input(const std::string& name) const;
 
@@ -3020,55 +3110,6 @@ class Checkpoint {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/checkpoint/detail/files.hpp
-// The one seam through which the files of checkpoints and of their run are changed. Checkpoint room.
-
-#include <dirent.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Does what the system calls do: each returns -1 and sets errno where it fails. Tests put in others, which remember
-/// what would survive a power cut, or fail.
-class Files {
- public:
-  using Path = std::filesystem::path;
-
-  Files() = default;
-  Files(const Files&) = delete;
-  Files& operator=(const Files&) = delete;
-  virtual ~Files() = default;
-
-  virtual int make_directory(const Path& path);
-  /// Returns a descriptor of a file that is new.
-  virtual int create(const Path& path);
-  /// Returns a descriptor of a file that may be there; flags: O_RDONLY or another way to open it, and O_CREAT and so
-  /// on.
-  virtual int open(const Path& path, int flags);
-  virtual int open_directory(const Path& path);
-  virtual ssize_t write(int fd, const std::byte* from, std::size_t size);
-  /// Writes in place of what is there.
-  virtual ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at);
-  virtual int truncate(int fd, off_t size);
-  /// Has writes go past the system's cache, or not: those of whole blocks, from addresses that are multiples of one.
-  /// Returns -1 where the file system cannot do so.
-  virtual int set_direct(int fd, bool is_direct);
-  /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
-  virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits);
-  virtual int sync(int fd);
-  /// The same of a file's bytes and size alone.
-  virtual int sync_data(int fd);
-  virtual int close(int fd);
-  virtual int rename(const Path& from, const Path& to);
-  virtual int unlink(const Path& path);
-  virtual int remove_directory(const Path& path);
-  /// Appends the names of what is in a directory.
-  virtual int list(const Path& path, std::vector<std::string>& names);
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/checkpoint/detail/seen_checkpoints.hpp
 // Which checkpoints have been read from the first to the last byte, and what was wrong with them. Checkpoint room.
 
@@ -3080,34 +3121,12 @@ class SeenCheckpoints {
  public:
   /// Returns what is wrong with its content; empty if nothing is. Throws: RemovedError if it is gone meanwhile, Error
   /// if it may be whole, but cannot be opened.
-  [[nodiscard]] std::string fault_of(const Checkpoint& checkpoint);
-
-  /// How many of those that were looked at are damaged.
-  [[nodiscard]] std::size_t num_damaged() const noexcept { return num_damaged_; }
+  [[nodiscard]] std::string fault_of(const Checkpoint& checkpoint, const std::shared_ptr<Files>& files);
 
  private:
-  [[nodiscard]] std::string look_at(const Checkpoint& checkpoint);
+  [[nodiscard]] std::string look_at(const Checkpoint& checkpoint, const std::shared_ptr<Files>& files);
 
   std::map<std::string, std::string> faults_;  // by id
-  std::size_t num_damaged_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/checkpoint/detail/storage.hpp
-// What can be said and done about the storage of a checkpoint. Checkpoint room.
-
-#include <linux/magic.h>
-#include <sys/vfs.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a call of the system that has failed.
-struct FailedCall {
-  std::string_view call{};
-  int error = 0;
 };
 
 }  // namespace detail
@@ -3378,7 +3397,7 @@ class CheckpointFolder {
 
   std::filesystem::path publish(detail::Staging& staging, const std::string& id);
 
-  static bool has_id(const std::filesystem::path& path, const std::string& id);
+  [[nodiscard]] bool has_id(const std::filesystem::path& path, const std::string& id) const;
 
   [[nodiscard]] std::vector<std::string> names() const;
 
@@ -3386,12 +3405,12 @@ class CheckpointFolder {
 
   static std::optional<std::uint64_t> generation_of(std::string_view name);
 
-  using Read = Checkpoint (*)(const std::filesystem::path&);
+  using Read = Checkpoint (*)(const std::filesystem::path&, const std::shared_ptr<detail::Files>&);
 
-  static std::optional<Checkpoint> open(const std::filesystem::path& path, Read read,
-                                        std::vector<std::string>* problems = nullptr);
+  std::optional<Checkpoint> open(const std::filesystem::path& path, Read read,
+                                 std::vector<std::string>* problems = nullptr) const;
 
-  [[nodiscard]] std::vector<Checkpoint> all(Read read) const;
+  [[nodiscard]] std::vector<Checkpoint> all(Read read, std::vector<std::string>* problems = nullptr) const;
 
   [[nodiscard]] bool is_whole(const Checkpoint& checkpoint, std::vector<std::string>& problems) const;
 
@@ -3408,11 +3427,13 @@ class CheckpointFolder {
   std::uint64_t generation_;
   std::shared_ptr<detail::Files> files_;
   mutable detail::SeenCheckpoints seen_{};
+  std::set<std::string> told_;  // by retain()
   bool is_made_ = false;
 };
 
 /// Returns the newest complete checkpoint in the directory of a run, or nothing.
-[[nodiscard]] std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run);
+[[nodiscard]] std::optional<Checkpoint> newest_checkpoint(
+    const std::filesystem::path& run, std::shared_ptr<detail::Files> files = std::make_shared<detail::Files>());
 
 }  // namespace railyard::inline v0_1
 
@@ -3780,6 +3801,38 @@ class Checked {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/awake_time.hpp
+// Deadlines of waits that may be suspended with all that they wait for. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts the time of waits that look at it again and again. Time in which they did not look does not count: the whole
+/// group may have been stopped, frozen, or put to sleep with its machine, and who is waited for with it. One that is
+/// stopped alone is late all the same, for those who wait for it look.
+class AwakeTime {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  /// The most that may lie between two looks and count, so also the most of a suspension that counts.
+  static constexpr std::chrono::milliseconds most{500};
+  /// For how long to sleep between two looks at most.
+  static constexpr std::chrono::milliseconds slice{100};
+
+  /// Whether the deadline has passed. What was counted of an earlier deadline is forgotten.
+  [[nodiscard]] bool is_over(const Deadline& deadline, Time now = Deadline::Clock::now()) noexcept;
+
+  /// For how long to sleep between this look and the next.
+  [[nodiscard]] std::chrono::nanoseconds until_next_look(const Deadline& deadline) const noexcept;
+
+ private:
+  Time looked_{};
+  std::chrono::nanoseconds lost_{0};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/detail/local_hub.hpp
 // Where the ranks of a Local group meet: one object per group, in the memory that they share. Collectives room.
 
@@ -3851,8 +3904,8 @@ class LocalHub {
 
   [[nodiscard]] std::deque<Message*>& mailbox(int from, int to) noexcept;
 
-  // Returns whether it was woken, false at the deadline.
-  bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline);
+  // Returns false at the deadline; before, whether anything has changed or not.
+  bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline, AwakeTime& time);
 
   [[nodiscard]] std::uint64_t enter(int rank, const Signature& signature, Views views, const Deadline& deadline);
 
@@ -3865,6 +3918,7 @@ class LocalHub {
   bool await(std::unique_lock<std::mutex>& lock, int rank, const Signature& signature, const Deadline& deadline,
              const Done& done) {
     bool in_time = true;
+    AwakeTime time;
     for (;;) {
       if (done()) return true;  // first: whoever has done its part may have left since
       if (failure_) return false;
@@ -3876,7 +3930,7 @@ class LocalHub {
         fail_late(rank, signature, deadline);
         return false;
       }
-      in_time = wait(lock, deadline);
+      in_time = wait(lock, deadline, time);
     }
   }
 
@@ -4237,6 +4291,7 @@ class Meeting {
     std::uint64_t last_shared = 0;
     const Outbox* box = nullptr;  ///< of a message that this rank sends
     std::uint64_t piece = 0;      ///< of that message, under way
+    mutable AwakeTime time{};     ///< that has been waited for
   };
 
   /// pidfds: by rank, of the processes of other ranks; empty if the ranks are threads of one process. They outlive
@@ -9762,6 +9817,11 @@ class GroupMemory {
   [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes);
   /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
   [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept;
+  /// How much the snapshot of a rank has to grow to be so large.
+  [[nodiscard]] std::size_t snapshot_growth(int of_rank, int slot, std::size_t size_bytes) const noexcept;
+  /// Says why the snapshots of all workers, which take them at the same time, would not fit into memory; empty if they
+  /// do. Memory that is promised and not there ends programs instead of calls. Cost: where it has to grow, 0.1 ms.
+  [[nodiscard]] std::string lack_of_memory(int of_rank, int slot, std::size_t size_bytes) const;
   [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept;
   void hold_snapshot(int of_rank, int slot) const noexcept;
   void release_snapshot(int of_rank, int slot) const noexcept;
@@ -10792,6 +10852,10 @@ class Controller {
 
   [[nodiscard]] Orders on_signal(int signal, Time now);
 
+  /// Puts off all that is due, where nobody has looked for so much longer than was meant: the program was suspended,
+  /// and its workers with it as a rule. What passes by the way on a busy machine counts.
+  void put_off(std::chrono::nanoseconds late);
+
   /// Does what is due at this time; called at wakes_at() or later.
   [[nodiscard]] Orders on_time(Time now);
 
@@ -10936,6 +11000,26 @@ class ControlLane {
   bool has_heard_in_step_ = false;
   std::optional<bool> have_all_ended_;
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/build_id.hpp
+// Tells one build of a program from another. Train room.
+
+// ---- railyard/train/detail/environment.hpp
+// What equal bits depend on: which build of the program, which CPU, which releases. Train room.
+
+#include <sys/utsname.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Adds what this room knows of it; rooms above know more.
+void note_environment(NamedValues& environment);
+
+/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
+[[nodiscard]] std::string difference_of(const NamedValues& now, const NamedValues& then);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -11537,6 +11621,9 @@ class Worker {
 
   /// What equal bits depend on, for the manifests of checkpoints: rooms above this one add what they know.
   [[nodiscard]] NamedValues& environment() noexcept { return environment_; }
+  /// Adds to it what comes out only while the workers train, and warns where the checkpoint that the run goes on from
+  /// says something else.
+  void note_environment(const std::string& name, const Value& value);
 
   /// Takes what changes the samples of a dataset that goes back to one of the Trainer's into the checkpoints from now
   /// on. Loaders do that.
@@ -11578,6 +11665,8 @@ class Worker {
 
   // Steps after which it is no accident that nothing was exchanged.
   static constexpr std::uint64_t steps_apart = 1000;
+
+  void warn_of_environment(const NamedValues& now);
 
   // Nobody wants as many models as there are workers, of which none has seen all samples.
   void warn_of_training_apart();
@@ -11626,6 +11715,7 @@ class Worker {
   bool has_saved_ = false;  // its state, over what it has gone on from in memory
   detail::ControlLane control_{};
   NamedValues environment_{};
+  NamedValues resumed_environment_{};  // on rank 0: of the checkpoint that it has gone on from, with as many workers
   detail::KeptPreprocessors preprocessors_{};  // of the datasets that are read
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_;
 };
@@ -12008,23 +12098,6 @@ struct ScalingConfig {
   bool use_gpu = false;
 };
 
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/environment.hpp
-// What equal bits depend on beside the program: which CPU, which releases. Train room.
-
-#include <sys/utsname.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Adds what this room knows of it; rooms above know more.
-void note_environment(NamedValues& environment);
-
-/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
-[[nodiscard]] std::string difference_of(const NamedValues& now, const NamedValues& then);
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/gather.hpp
@@ -12705,8 +12778,6 @@ class ClaimWatch {
 // ---- railyard/train/detail/run_record.hpp
 // What an earlier program has written about a run. Train room.
 
-#include <ios>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -12754,12 +12825,15 @@ struct RunPlace {
   bool is_new = true;
 };
 
+[[nodiscard]] bool is_directory(Files& files, const std::filesystem::path& path);
+
 /// Whether a file is there and nothing is in it, or the zeros that stand for what a power cut has kept from the disk.
-[[nodiscard]] bool is_blank(const std::filesystem::path& path);
+[[nodiscard]] bool is_blank(const std::filesystem::path& path, Files& files);
 
 /// Makes the directory of a run, or finds it there if there is one of that name.
 /// Throws: ConfigError if it cannot be made, or is no run's.
-[[nodiscard]] RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage);
+[[nodiscard]] RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage,
+                                                 const std::shared_ptr<Files>& files = std::make_shared<Files>());
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -13105,7 +13179,8 @@ class RunLease {
 };
 
 /// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had by anybody.
-[[nodiscard]] RunLease take_lease(const RunPlace& place);
+[[nodiscard]] RunLease take_lease(const RunPlace& place,
+                                         const std::shared_ptr<Files>& files = std::make_shared<Files>());
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -18690,7 +18765,7 @@ class MeshLines {
 
     /// Waits until all that was posted is done: what was to be received has come, and for what was to be sent the other
     /// end has posted its receive. Returns false at `wake`. Throws: std::exception if a line is lost.
-    [[nodiscard]] virtual bool wait(Time wake, const Deadline& deadline) = 0;
+    [[nodiscard]] virtual bool wait(Time wake) = 0;
   };
 
   MeshLines() = default;
@@ -18800,6 +18875,7 @@ class GlooTcp {
     Deadline::Clock::time_point next_look{};
     Milliseconds until_look{};
     bool has_announced = false;
+    detail::AwakeTime time{};
   };
   struct ResetAtEnd {
     Running*& pointer;
@@ -18918,8 +18994,6 @@ class GlooTcp {
 
   // How long a rank that has failed waits for the others' notices.
   static constexpr Milliseconds patience{250};
-  // How often a rank that waits looks whether the others are still there. Costs 20 us each time.
-  static constexpr Milliseconds poll_interval{100};
 
   World world_;
   std::unique_ptr<detail::MeshLines> lines_;  // nullptr for a rank that is alone
@@ -19514,12 +19588,13 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
     NcclConfig config;
     NcclResult result = nccl_.comm_init_rank_config(&comm_, world_.size, id, world_.rank, &config);
     auto next_poll = Clock::now() + look_interval;
+    AwakeTime time;
     for (; is_good(result); result = state()) {
       if (result == NcclResult::success && state() == NcclResult::success) {
         is_joined_ = true;
         return;
       }
-      if (deadline.expired()) {
+      if (time.is_over(deadline)) {
         throw Error{
             compose("NCCL had not connected all ranks in {}{}", deadline.budget_text(), nccl_remedy("interface"))};
       }
@@ -19626,13 +19701,14 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   template <class Done>
   void await(const Operation& operation, const Deadline& deadline, const Done& done) {
     Watch watch;
+    AwakeTime time;
     while (!done()) {
       const auto now = Clock::now();
-      if (deadline.expired()) fail(operation, deadline, Notice::Kind::late, "the deadline has passed");
+      if (time.is_over(deadline, now)) fail(operation, deadline, Notice::Kind::late, "the deadline has passed");
       if (now >= watch.next_look) look_around(operation, deadline, watch);
       if (now - watch.begin > std::chrono::microseconds{100}) {  // before, a sleep would cost more than it spares
         const auto nap = std::min<std::chrono::nanoseconds>((now - watch.begin) / 8, std::chrono::milliseconds{1});
-        std::this_thread::sleep_for(std::min(nap, deadline.remaining()));
+        std::this_thread::sleep_for(std::min(nap, time.until_next_look(deadline)));
       }
     }
   }
@@ -21141,6 +21217,8 @@ class BucketSchedule {
            const BucketLimits& limits);
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const noexcept { return buckets_; }
+  // Digits that are other ones if any gradient is in another bucket, or at another place in it.
+  [[nodiscard]] std::string plan() const;
   [[nodiscard]] std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
 
   void begin_pass();

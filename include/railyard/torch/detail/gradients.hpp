@@ -461,10 +461,8 @@ class GradientExchange {
 
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
-    const PassTerms terms{
-        .header = next_header(),
-        .checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr,
-        .uses_host = uses_host()};
+    const bool checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr;
+    const PassTerms terms{.header = next_header(), .checks_finite = checks_finite, .uses_host = uses_host()};
     exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
   }
 
