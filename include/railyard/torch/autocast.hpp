@@ -31,9 +31,9 @@ struct AutocastOptions {
 /// Scopes nest; each leaves everything as it was, also by an exception, and the outermost one forgets the casts of
 /// weights. They are forgotten with each step and update as well, so that a scope may also last for the whole loop. A
 /// scope ends on the thread where it began. Throws: ConfigError if the device is neither CPU nor CUDA, if the type is
-/// another one, or if this LibTorch does not compute in f16 on CPUs, as releases before 2.3 do not.
+/// another one, or if this LibTorch does not compute in f16 on CPUs: 1.13 does not, 2.15 does.
 /// Example: at::Tensor loss; { const ry::Autocast autocast{worker}; loss = loss_of(net->forward(x), y); }
-class Autocast {
+class [[nodiscard]] Autocast {
  public:
   /// On that kind of device. Example: const ry::Autocast exact{torch::kCPU, {.enabled = false}};
   explicit Autocast(at::Device device, const AutocastOptions& options = {})
@@ -71,7 +71,7 @@ class Autocast {
     } catch (const c10::Error&) {
       throw ConfigError{
           detail::compose("Autocast: LibTorch {} does not compute in {} on CPUs: use torch::kBFloat16, or a newer "
-                          "LibTorch (2.3 or later does)",
+                          "LibTorch (2.15 does)",
                           TORCH_VERSION, c10::toString(options.dtype))};
     }
   }

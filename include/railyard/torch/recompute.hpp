@@ -52,8 +52,14 @@ struct ListOfTensors<std::tuple<T...>> {
 // Calls a function, or the forward() of a model.
 template <class F, class... Inputs>
 [[nodiscard]] decltype(auto) compute(F& function, Inputs&&... inputs) {
-  if constexpr (IsModel<F>) {
-    return module_in(function).forward(std::forward<Inputs>(inputs)...);
+  using Plain = std::remove_const_t<F>;
+  if constexpr (IsModel<Plain>) {
+    static_cast<void>(module_in(function));  // refuses an empty one
+    if constexpr (IsModuleHolder<Plain>) {
+      return function.ptr()->forward(std::forward<Inputs>(inputs)...);
+    } else {
+      return function->forward(std::forward<Inputs>(inputs)...);
+    }
   } else {
     return std::invoke(function, std::forward<Inputs>(inputs)...);
   }
