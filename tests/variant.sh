@@ -64,7 +64,7 @@ case $name in
     clang++ --version | head -n 1
     configure -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DRAILYARD_SANITIZE=address,undefined
     compile part_unit_without_torch part_conformance
-    check examples/quickstart.cpp
+    check tests/unit/torch examples/quickstart.cpp
     export UBSAN_OPTIONS=print_stacktrace=1
     run -L "$suites" -E "^torch_tests|$without_descriptors|$forking_leaders"
     run -L "$suites" -R "$forking_leaders" -E "$without_descriptors" --repeat until-pass:3
@@ -76,7 +76,7 @@ case $name in
     fi
     clang++-19 --version | head -n 1
     configure -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
-    check tests/support tests/unit tests/conformance examples/quickstart.cpp --without torch_tests core_tests_single
+    check tests/support tests/unit tests/conformance examples/quickstart.cpp --without core_tests_single
     ;;
   wheel)  # TRAPS 12: what LibTorch calls otherwise since 1.13
     wheel=$folder/libtorch_wheel

@@ -210,8 +210,8 @@ TEST_CASE("prepare_loader: ranks that group a dataset by length in another way, 
     return errors_of(2, [=](auto& worker) {
       auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(1, 1); });
       const ry::Schema schema{{.name = "tokens", .dtype = ry::Dtype::f32, .shape = {-1}}};
-      const std::size_t num_samples = worker.rank() == 0 ? 24 : count;
-      const auto dataset = ry::Dataset::from_function(schema, num_samples, [](auto id, ry::SampleWriter& out) {
+      const std::size_t own_count = worker.rank() == 0 ? 24 : count;
+      const auto dataset = ry::Dataset::from_function(schema, own_count, [](auto id, ry::SampleWriter& out) {
         out.set("tokens", std::vector<float>(static_cast<std::size_t>(1 + id * 7 % 5), 1));
       });
       for (const auto& batch : ry::prepare_loader(worker, dataset, worker.rank() == 0 ? here : there)) {

@@ -21,7 +21,7 @@ using Catch::ContainsSubstring;
 namespace {
 
 // With the same weights each time.
-torch::nn::Linear make_net() {
+torch::nn::Linear make_linear() {
   torch::manual_seed(11);
   torch::nn::Linear net(4, 3);
   net->to(torch::kFloat64);
@@ -35,7 +35,7 @@ std::pair<torch::Tensor, torch::Tensor> samples() {
 
 // Trains two epochs and returns the weights. What a batch is given in must not matter.
 torch::Tensor train(ry::Worker& worker, std::size_t micro_batches, const ry::ModelOptions& options = {}) {
-  auto net = ry::prepare_model(worker, make_net, options);
+  auto net = ry::prepare_model(worker, make_linear, options);
   auto loader = ry::prepare_loader(worker, samples(),
                                    {.global_batch_size = 9, .drives_step = true, .micro_batches = micro_batches});
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.3).momentum(0.5));
@@ -57,7 +57,7 @@ torch::Tensor train(ry::Worker& worker, std::size_t micro_batches, const ry::Mod
 
 // One step in which rank 1 has a gradient that is no number; returns what is left in .grad, -1 for undefined.
 double step_with_nan(ry::Worker& worker, ry::NonFinite policy) {
-  auto net = ry::prepare_model(worker, make_net, {.non_finite = policy});
+  auto net = ry::prepare_model(worker, make_linear, {.non_finite = policy});
   worker.samples(1);
   const double factor = worker.rank() == 1 ? std::numeric_limits<double>::quiet_NaN() : 1.0;
   (net->weight.sum() * factor).backward();
@@ -92,7 +92,7 @@ TEST_CASE("Micro-batches: all ranks have equal weights, and one without a sample
 
 TEST_CASE("Micro-batches: those of an epoch that was left early are forgotten") {
   test::on_both_threads(2, [](auto& worker) {
-    auto net = ry::prepare_model(worker, make_net);
+    auto net = ry::prepare_model(worker, make_linear);
     auto loader =
         ry::prepare_loader(worker, samples(), {.global_batch_size = 8, .drives_step = true, .micro_batches = 4});
     for (const auto& batch : loader) {
@@ -106,7 +106,7 @@ TEST_CASE("Micro-batches: those of an epoch that was left early are forgotten") 
       gradients.push_back(net->weight.grad().clone());
       break;
     }
-    auto plain = make_net();
+    auto plain = make_linear();
     plain->forward(samples().first.slice(0, 0, 8)).mean().backward();
     EXPECT(torch::allclose(gradients.at(0), plain->weight.grad()));
     worker.report({{"done", true}});
@@ -132,15 +132,15 @@ TEST_CASE("Micro-batches: a loop that drops gradients, clips or steps in each of
     for (const auto& [meddle, what] : {std::pair{drop, "gradient"}, std::pair{fill_with_zeros, "gradient"},
                                        std::pair{clip, "gradient"}, std::pair{step, "value"}}) {
       if (is_before && what == std::string{"value"}) continue;  // as the forward pass of a module may change it
-      const auto error = test::error_of(2, [is_before, meddle](auto& worker) {
-        auto net = ry::prepare_model(worker, make_net);
+      const auto error = test::error_of(2, [is_before, change = meddle](auto& worker) {
+        auto net = ry::prepare_model(worker, make_linear);
         torch::optim::SGD optimizer(net->parameters(), 0.1);
         auto loader =
             ry::prepare_loader(worker, samples(), {.global_batch_size = 8, .drives_step = true, .micro_batches = 4});
         for (const auto& batch : loader) {
-          if (is_before) meddle(optimizer);
+          if (is_before) change(optimizer);
           net->forward(batch.data).sum().backward();
-          if (!is_before) meddle(optimizer);
+          if (!is_before) change(optimizer);
         }
       });
       CHECK_THAT(error, ContainsSubstring(what + std::string{" of \""}) &&
@@ -154,7 +154,7 @@ TEST_CASE("Micro-batches: weights that a forward pass changes, or that are put b
   test::on_both_threads(2, [](auto& worker) {
     auto table = ry::prepare_model(
         worker, [] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 3).max_norm(0.1).norm_type(2)); });
-    auto net = ry::prepare_model(worker, make_net);
+    auto net = ry::prepare_model(worker, make_linear);
     for (int step = 0; step < 2; ++step) {
       for (const bool is_last : {false, true}) {
         worker.samples(1, is_last);
@@ -172,7 +172,7 @@ TEST_CASE("Micro-batches: weights that a forward pass changes, or that are put b
 TEST_CASE("Micro-batches: a step whose last backward pass is left out on all ranks leaves nothing to the next") {
   for (const bool drops_gradients : {false, true}) {
     test::on_both_threads(2, [drops_gradients](auto& worker) {
-      auto net = ry::prepare_model(worker, make_net);
+      auto net = ry::prepare_model(worker, make_linear);
       for (int step = 0; step < 3; ++step) {
         for (const bool is_last : {false, true}) {
           worker.samples(2, is_last);
@@ -189,7 +189,7 @@ TEST_CASE("Micro-batches: a step whose last backward pass is left out on all ran
 
 TEST_CASE("Micro-batches: one that does not reach a parameter is no reason to leave out what was done to it") {
   const auto error = test::error_of(2, [](auto& worker) {
-    auto net = ry::prepare_model(worker, make_net);
+    auto net = ry::prepare_model(worker, make_linear);
     for (const bool is_last : {false, true}) {
       worker.samples(1, is_last);
       if (is_last) net->bias.mutable_grad().reset();
@@ -202,7 +202,7 @@ TEST_CASE("Micro-batches: one that does not reach a parameter is no reason to le
 TEST_CASE("Micro-batches: f16 is refused, in which a weighted gradient may overflow") {
   CHECK_THAT(test::error_of(2,
                             [](auto& worker) {
-                              auto net = ry::prepare_model(worker, make_net);
+                              auto net = ry::prepare_model(worker, make_linear);
                               net->to(torch::kHalf);
                               worker.samples(1, false);
                             }),
@@ -212,9 +212,9 @@ TEST_CASE("Micro-batches: f16 is refused, in which a weighted gradient may overf
 TEST_CASE("ModelOptions: a second model with others is refused, and the same is not") {
   for (const ry::AnyCommHook& hook : {ry::AnyCommHook{}, ry::AnyCommHook{ry::F16Hook{}}}) {
     const auto prepare = [hook](auto& worker) {
-      const auto net = ry::prepare_model(worker, make_net, {.comm_hook = hook});
-      const auto same = ry::prepare_model(worker, make_net, {.comm_hook = hook});
-      static_cast<void>(ry::prepare_model(worker, make_net, {.comm_hook = ry::Bf16Hook{}}));
+      const auto net = ry::prepare_model(worker, make_linear, {.comm_hook = hook});
+      const auto same = ry::prepare_model(worker, make_linear, {.comm_hook = hook});
+      static_cast<void>(ry::prepare_model(worker, make_linear, {.comm_hook = ry::Bf16Hook{}}));
     };
     CHECK_THAT(test::error_of(2, prepare),
                ContainsSubstring(hook ? "F16Hook," : "comm_hook none") && ContainsSubstring("Bf16Hook,"));
@@ -224,7 +224,7 @@ TEST_CASE("ModelOptions: a second model with others is refused, and the same is 
 TEST_CASE("ModelOptions: ranks that have different hooks are told so at once") {
   const auto prepare = [](auto& worker) {
     const auto hook = worker.rank() == 0 ? ry::AnyCommHook{ry::F16Hook{}} : ry::AnyCommHook{ry::Bf16Hook{}};
-    static_cast<void>(ry::prepare_model(worker, make_net, {.comm_hook = hook}));
+    static_cast<void>(ry::prepare_model(worker, make_linear, {.comm_hook = hook}));
   };
   CHECK_THAT(test::error_of(2, prepare), ContainsSubstring("different ModelOptions") &&
                                              ContainsSubstring("::F16Hook,") && ContainsSubstring("::Bf16Hook,"));
@@ -276,7 +276,7 @@ TEST_CASE(
 TEST_CASE("Micro-batches: two passes in one of them are refused, and so is a batch in no part") {
   CHECK_THAT(test::error_of(2,
                             [](auto& worker) {
-                              auto net = ry::prepare_model(worker, make_net);
+                              auto net = ry::prepare_model(worker, make_linear);
                               worker.samples(1, false);
                               net->weight.sum().backward();
                               worker.samples(1);
@@ -304,7 +304,7 @@ TEST_CASE("ModelOptions: a NaN on one rank leaves the step out on all ranks, end
   CHECK(test::error_on_processes(2, allow) == "");
   CHECK_THAT(test::error_on_processes(2, stop), ContainsSubstring(stopped));
   test::on_both_threads(1, [](auto& worker) {
-    auto net = ry::prepare_model(worker, make_net);
+    auto net = ry::prepare_model(worker, make_linear);
     worker.samples(1);
     (net->weight.sum() * std::numeric_limits<double>::infinity()).backward();
     EXPECT(!net->weight.grad().defined());
@@ -315,7 +315,7 @@ TEST_CASE("ModelOptions: a NaN on one rank leaves the step out on all ranks, end
 TEST_CASE("ModelOptions: steps that were left out are counted, and the Result warns of them (FAULTS D9)") {
   const auto check = [](int num_bad, const auto& run) {
     const ry::Result result = run([num_bad](auto& worker) {
-      auto net = ry::prepare_model(worker, make_net);
+      auto net = ry::prepare_model(worker, make_linear);
       for (int step = 0; step < 3; ++step) {
         worker.samples(1);
         const bool is_bad = worker.rank() == 1 && step < num_bad;
@@ -340,7 +340,7 @@ TEST_CASE("ModelOptions: steps that were left out are counted, and the Result wa
 
 TEST_CASE("prepare_model: a rank that leaves out a backward pass is named with its step (FAULTS A10, A15, TRAPS 17)") {
   const auto error = test::error_of(2, [](auto& worker) {
-    auto net = ry::prepare_model(worker, make_net);
+    auto net = ry::prepare_model(worker, make_linear);
     for (int step = 0; step < 3; ++step) {
       worker.samples(1);
       if (step == 1 && worker.rank() == 1) continue;

@@ -35,7 +35,7 @@ std::pair<torch::Tensor, torch::Tensor> samples(at::ScalarType type) {
   return {data, torch::arange(53) % 3};
 }
 
-double largest_difference(torch::nn::Module& one, torch::nn::Module& other) {
+double largest_gap(torch::nn::Module& one, torch::nn::Module& other) {
   double largest = 0;
   for (std::size_t i = 0; i < one.parameters().size(); ++i) {
     largest = std::max(largest, (one.parameters()[i] - other.parameters()[i]).abs().max().item<double>());
@@ -71,7 +71,7 @@ double distance_to_plain(ry::Worker& worker, at::ScalarType type, MakeOptimizer 
       plain_optimizer.step();
     }
   }
-  return largest_difference(*net, *plain);
+  return largest_gap(*net, *plain);
 }
 
 double distance_of_sgd_f32(ry::Worker& worker) {
