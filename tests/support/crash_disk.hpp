@@ -39,7 +39,7 @@ using Tree = std::map<std::string, std::optional<std::string>>;
   Tree tree;
   for (const auto& entry : fs::recursive_directory_iterator{root}) {
     auto& content = tree[entry.path().lexically_relative(root).string()];
-    if (!entry.is_directory()) content = content_of(entry.path());
+    if (!entry.is_directory()) content = file_content(entry.path());
   }
   return tree;
 }

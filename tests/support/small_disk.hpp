@@ -53,7 +53,7 @@ inline std::optional<std::string> on_small_disk(
   if (::waitpid(pid, &status, 0) != pid) throw std::runtime_error{"waitpid failed"};
   if (WIFEXITED(status) && WEXITSTATUS(status) == is_forbidden) return {};
   if (status != 0) throw std::runtime_error{"the program on a small disk has ended with " + std::to_string(status)};
-  return content_of(answer);
+  return file_content(answer);
 }
 
 /// Writes to the disk as somebody else does, until it takes nothing more.

@@ -90,7 +90,7 @@ void check_written(DirectFiles& files, const Bytes& bytes) {
   const ry::ManifestFile written = staging.parts().write("file", bytes.get());
   CHECK(written.size == bytes.get().size());
   CHECK(written.crc32c == ry::detail::crc32c(bytes.get()));
-  const std::string found = content_of(scratch.path() / "staging" / "file");
+  const std::string found = file_content(scratch.path() / "staging" / "file");
   CHECK(std::ranges::equal(std::as_bytes(std::span{found}), bytes.get()));
 }
 

@@ -43,7 +43,7 @@ class Scratch {
   fs::path path_;
 };
 
-inline std::string read_file(const fs::path& path) { return content_of(path); }
+inline std::string read_file(const fs::path& path) { return file_content(path); }
 
 inline void write_file(const fs::path& path, const std::string& text) {
   std::ofstream file{path, std::ios::binary | std::ios::trunc};

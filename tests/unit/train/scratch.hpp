@@ -14,7 +14,7 @@
 
 using Scratch = TemporaryFolder;
 
-inline std::string read_text(const std::filesystem::path& path) { return content_of(path); }
+inline std::string read_text(const std::filesystem::path& path) { return file_content(path); }
 
 inline std::vector<std::string> read_lines(const std::filesystem::path& path) {
   std::ifstream file{path};
