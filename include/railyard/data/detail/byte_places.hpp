@@ -112,7 +112,7 @@ template <class Bits>
     const __m512i from = _mm512_set1_epi32(static_cast<int>(begin));
     __m512i which = _mm512_maskz_compress_epi8(places, each);
     for (std::size_t done = 0;; done += 16) {
-      const __m512i sixteen = _mm512_maskz_cvtepu8_epi32(all_words, _mm512_castsi512_si128(which));
+      const __m512i sixteen = _mm512_maskz_cvtepu8_epi32(all_words, _mm512_maskz_extracti32x4_epi32(0xF, which, 0));
       _mm512_storeu_si512(to.places + to.num_places + done, _mm512_add_epi32(from, sixteen));
       if (count <= done + 16) break;
       which = _mm512_maskz_shuffle_i64x2(all_longs, which, which, 0b00'11'10'01);

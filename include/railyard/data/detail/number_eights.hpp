@@ -80,11 +80,10 @@ look_at_four(__m512i characters, std::uint64_t all, std::uint64_t front, bool ha
 [[nodiscard]] [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd"), gnu::always_inline]] inline __m512i
 load_every_second(const char* text, const std::uint32_t* ends, std::size_t distance) noexcept {
   constexpr __mmask16 all_words = 0xFFFF;  // GCC 12 warns about its own code in the functions without a mask
-  const auto* const from = text - distance;
-  const auto* const first = reinterpret_cast<const __m128i*>(from + ends[0]);
-  const auto* const second = reinterpret_cast<const __m128i*>(from + ends[2]);
-  const auto* const third = reinterpret_cast<const __m128i*>(from + ends[4]);
-  const auto* const fourth = reinterpret_cast<const __m128i*>(from + ends[6]);
+  const auto* const first = reinterpret_cast<const __m128i*>(text + ends[0] - distance);
+  const auto* const second = reinterpret_cast<const __m128i*>(text + ends[2] - distance);
+  const auto* const third = reinterpret_cast<const __m128i*>(text + ends[4] - distance);
+  const auto* const fourth = reinterpret_cast<const __m128i*>(text + ends[6] - distance);
   const __m512i two =
       _mm512_maskz_inserti32x4(all_words, _mm512_castsi128_si512(_mm_loadu_si128(first)), _mm_loadu_si128(second), 1);
   const __m512i three = _mm512_maskz_inserti32x4(all_words, two, _mm_loadu_si128(third), 2);
