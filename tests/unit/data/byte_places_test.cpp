@@ -78,6 +78,9 @@ TEST_CASE("mark_bytes, note_places: say where characters are, whatever the proce
     if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt")) {
       CHECK(places_by(ry::detail::note_places_bmi, marks) == expected);
     }
+    if (__builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw")) {
+      CHECK(places_by(ry::detail::note_places_vbmi2, marks) == expected);
+    }
 #endif
   }
 }

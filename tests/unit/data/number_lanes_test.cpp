@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/data/detail/number_lanes.hpp"
 
-#include "railyard/data/detail/number_fours.hpp"
-
 #include "support/catch.hpp"
 
 #include <algorithm>
@@ -63,89 +61,6 @@ TEST_CASE("parse_by_lanes: reads numbers as the standard function does, and no t
   CHECK(doubles > count / 2);
   CHECK(floats > count / 2);
   CHECK(integers > count / 20);
-}
-
-// Each number of a column, of any length, is read as the standard function reads it, or left to it.
-TEST_CASE("read_by_fours: reads numbers as the standard function does, and no text that is none") {
-  if (!ry::detail::has_number_fours()) return;
-  std::mt19937_64 random{4};
-  std::uint64_t read = 0;
-  constexpr std::uint64_t columns = 1000;
-  for (std::uint64_t column = 0; column < columns; ++column) {
-    std::vector<std::string> numbers(1 + random() % 64);
-    std::vector<std::uint32_t> begins;
-    std::vector<std::uint32_t> sizes;
-    std::string text;
-    for (std::string& number : numbers) {
-      number = random_number(random);
-      if (random() % 2 == 0) number = number.substr(0, random() % 16);
-      begins.push_back(static_cast<std::uint32_t>(text.size()));
-      sizes.push_back(static_cast<std::uint32_t>(number.size()));
-      text += number + (random() % 2 == 0 ? "," : ".5");
-    }
-    text += std::string(ry::detail::text_padding, '9');
-    std::vector<double> values(numbers.size());
-    const std::uint64_t unread =
-        ry::detail::read_by_fours(text.data(), begins.data(), sizes.data(), numbers.size(), values.data());
-    for (std::size_t at = 0; at < numbers.size(); ++at) {
-      if ((unread >> at & 1U) != 0) continue;
-      ++read;
-      double expected = 0;
-      const auto fault = ry::detail::parse_number(std::string_view{numbers[at]}, expected);
-      const bool is_alike = fault == ry::detail::NumberFault::none &&
-                            std::bit_cast<std::uint64_t>(values[at]) == std::bit_cast<std::uint64_t>(expected);
-      if (!is_alike) FAIL(numbers[at]);
-    }
-  }
-  CHECK(read > 8 * columns);
-}
-
-TEST_CASE("read_by_fours: keeps the ends of what it reads") {
-  if (!ry::detail::has_number_fours()) return;
-  struct Example {
-    const char* number;
-    bool is_read;
-  };
-  for (const auto& [number, is_read] : {Example{"0", true},
-                                        {"-0", true},
-                                        {"5.", true},
-                                        {".5", true},
-                                        {"-.5", true},
-                                        {"123456789012345", true},
-                                        {"-12345678901234", true},
-                                        {"1234567890.1234", true},
-                                        {".12345678901234", true},
-                                        {"1234567890123456", false},
-                                        {"", false},
-                                        {"-", false},
-                                        {".", false},
-                                        {"-.", false},
-                                        {"1.2.3", false},
-                                        {"1-2", false},
-                                        {"+1", false},
-                                        {"1e5", false},
-                                        {"1 ", false}}) {
-    INFO(number);
-    const std::string text = "7.25" + std::string{number} + std::string(ry::detail::text_padding, '9');
-    const auto size = static_cast<std::uint32_t>(std::string_view{number}.size());
-    // It does not depend on what its neighbours are.
-    for (std::size_t place = 0; place < 4; ++place) {
-      std::array<std::uint32_t, 4> begins{};
-      std::array<std::uint32_t, 4> sizes{4, 4, 4, 4};
-      begins[place] = 4;
-      sizes[place] = size;
-      std::array<double, 4> values{};
-      const std::uint64_t unread =
-          ry::detail::read_by_fours(text.data(), begins.data(), sizes.data(), 4, values.data());
-      CHECK((unread & 15U) == (is_read ? 0U : std::uint64_t{1} << place));
-      double expected = 0;
-      if (is_read) CHECK(ry::detail::parse_number(std::string_view{number}, expected) == ry::detail::NumberFault::none);
-      for (std::size_t at = 0; at < 4; ++at) {
-        if (at == place && !is_read) continue;
-        CHECK(std::bit_cast<std::uint64_t>(values[at]) == std::bit_cast<std::uint64_t>(at == place ? expected : 7.25));
-      }
-    }
-  }
 }
 
 TEST_CASE("parse_by_lanes: keeps the ends of what it reads") {

@@ -5,7 +5,7 @@
 #include "railyard/data/detail/byte_masks.hpp"
 #include "railyard/data/detail/csv_cutter.hpp"
 #include "railyard/data/detail/csv_plan.hpp"
-#include "railyard/data/detail/number_fours.hpp"
+#include "railyard/data/detail/number_eights.hpp"
 #include "railyard/data/detail/number_lanes.hpp"
 #include "railyard/data/detail/number_text.hpp"
 #include "railyard/data/detail/record_faults.hpp"
@@ -76,13 +76,24 @@ class CsvParser {
           is_last_(is_last) {}
 
     [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
-    [[nodiscard]] const char* text() const noexcept { return text_; }
     [[nodiscard]] std::string_view operator[](std::size_t row) const noexcept {
       const std::uint32_t* const separator = separators_ + firsts_[row];
       const std::uint32_t begin = separator[0] + 1;  // wraps to 0 for the first
       std::size_t size = separator[1] - begin;
       if (is_last_ && size > 0 && text_[begin + size - 1] == '\r') --size;
       return {text_ + begin, size};
+    }
+    // Says where some of them are.
+    void place(std::size_t row, std::size_t count, NumberPlaces& places) const noexcept {
+      places.text = text_;
+      if (count < NumberPlaces::most) places.sizes = {};
+      for (std::size_t at = 0; at < count; ++at) {
+        const std::uint32_t* const separator = separators_ + firsts_[row + at];
+        const std::uint32_t end = separator[1];
+        places.ends[at] = end;
+        places.sizes[at] = end - separator[0] - 1;
+      }
+      if (is_last_) leave_carriage_returns_out(count, places);
     }
     // Returns how many characters all of them have, or a few more.
     [[nodiscard]] std::size_t most_characters() const noexcept {
@@ -95,6 +106,14 @@ class CsvParser {
     }
 
    private:
+    void leave_carriage_returns_out(std::size_t count, NumberPlaces& places) const noexcept {
+      for (std::size_t at = 0; at < count; ++at) {
+        const std::uint32_t is_one = places.sizes[at] > 0 && text_[places.ends[at] - 1] == '\r' ? 1 : 0;
+        places.ends[at] -= is_one;
+        places.sizes[at] -= is_one;
+      }
+    }
+
     const char* text_;
     const std::uint32_t* separators_;
     const std::uint32_t* firsts_;
@@ -219,8 +238,8 @@ class CsvParser {
     if constexpr (!std::is_same_v<T, bool>) {
       if (has_number_lanes() && !plan_->is_number_missing) {
         std::size_t done = 0;
-        if constexpr (std::is_same_v<T, double>) {
-          if (has_number_fours()) done = fill_by_fours(cells, field, faults, values.get());
+        if constexpr (!std::is_same_v<T, float>) {  // a double may not be rounded again
+          if (has_number_eights()) done = fill_by_eights<T>(cells, field, faults, values.get());
         }
         fill_by_lanes<T>(cells, done, field, faults, values.get());
         return as_column(values, cells.rows());
@@ -239,29 +258,49 @@ class CsvParser {
   }
 
 #if defined(__x86_64__)
-  // Returns how many rows it has filled: not all where many numbers of the column are too long for fours.
-  [[nodiscard]] std::size_t fill_by_fours(const Cells cells, const Field& field, RecordFaults& faults,
-                                          double* values) const {
-    constexpr std::size_t most = 64;
-    std::array<std::uint32_t, most> begins;
-    std::array<std::uint32_t, most> sizes;
+  // Returns how many rows it has filled: not all where many numbers of the column are of another shape.
+  template <class T>
+  [[nodiscard]] std::size_t fill_by_eights(const Cells cells, const Field& field, RecordFaults& faults,
+                                           T* values) const {
+    constexpr std::size_t most = NumberPlaces::most;
+    NumberPlaces places;
+    bool is_long = false;
     std::size_t first = 0;
-    for (unsigned num_unread = 0; first < cells.rows() && num_unread <= most / 8; first += most) {
+    for (std::size_t num_unread = 0; first < cells.rows() && num_unread <= most / 8; first += most) {
       const std::size_t rows = std::min(most, cells.rows() - first);
-      for (std::size_t at = 0; at < rows; ++at) {
-        const std::string_view text = cells[first + at];
-        begins[at] = static_cast<std::uint32_t>(text.data() - cells.text());
-        sizes[at] = static_cast<std::uint32_t>(text.size());
+      cells.place(first, rows, places);
+      std::uint64_t unread = read_eights(is_long, places, rows, values + first);
+      if (!is_long && count_bits(unread) > most / 8) {
+        is_long = true;
+        cells.place(first, rows, places);
+        unread = read_eights(is_long, places, rows, values + first);
       }
-      std::uint64_t unread =
-          read_by_fours(cells.text(), begins.data(), sizes.data(), rows, values + first) & lowest_bits(rows);
-      num_unread = count_bits(unread);
+      num_unread = 0;
       for (; unread != 0; unread &= unread - 1) {
         const std::size_t row = first + static_cast<std::size_t>(std::countr_zero(unread));
-        values[row] = read_number<double>(cells[row], row, field, faults);
+        const std::string_view text = cells[row];
+        num_unread += text.empty() ? 0 : 1;
+        values[row] = read_number<T>(text, row, field, faults);
       }
     }
     return std::min(first, cells.rows());
+  }
+
+  // Returns a bit for each row: whether it must be read by other means.
+  template <class T>
+  [[nodiscard]] static std::uint64_t read_eights(bool is_long, NumberPlaces& places, std::size_t rows, T* values) {
+    using Parsed = std::conditional_t<std::is_floating_point_v<T>, T, std::int64_t>;
+    if constexpr (std::is_same_v<T, Parsed>) {
+      return is_long ? read_by_eights<true>(places, rows, values) : read_by_eights<false>(places, rows, values);
+    } else {
+      std::array<Parsed, NumberPlaces::most> parsed;
+      std::uint64_t unread = read_eights(is_long, places, rows, parsed.data());
+      for (std::size_t row = 0; row < rows; ++row) {
+        values[row] = static_cast<T>(parsed[row]);
+        unread |= std::uint64_t{values[row] != parsed[row]} << row;
+      }
+      return unread;
+    }
   }
 
   template <class T>
