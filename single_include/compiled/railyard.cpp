@@ -5300,6 +5300,9 @@ namespace detail {
 
 void note_places(const PlaceMarks* marks, std::size_t blocks, std::size_t begin, PlaceLists& lists) noexcept {
 #if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw")) {
+    return note_places_vbmi2(marks, blocks, begin, lists);
+  }
   if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt")) {
     return note_places_bmi(marks, blocks, begin, lists);
   }
@@ -6001,10 +6004,9 @@ std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
 namespace railyard::inline v0_1 {
 namespace detail {
 
-bool has_number_fours() noexcept {
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx2") &&
-         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+bool has_number_eights() noexcept {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
 }
 
 bool has_number_lanes() noexcept {
@@ -6077,6 +6079,18 @@ auto CsvParser::Cells::operator[](std::size_t row) const noexcept -> std::string
       return {text_ + begin, size};
     }
 
+auto CsvParser::Cells::place(std::size_t row, std::size_t count, NumberPlaces& places) const noexcept -> void {
+      places.text = text_;
+      if (count < NumberPlaces::most) places.sizes = {};
+      for (std::size_t at = 0; at < count; ++at) {
+        const std::uint32_t* const separator = separators_ + firsts_[row + at];
+        const std::uint32_t end = separator[1];
+        places.ends[at] = end;
+        places.sizes[at] = end - separator[0] - 1;
+      }
+      if (is_last_) leave_carriage_returns_out(count, places);
+    }
+
 auto CsvParser::Cells::most_characters() const noexcept -> std::size_t {
       std::size_t most = 0;
       for (std::size_t row = 0; row < rows_; ++row) {
@@ -6084,6 +6098,14 @@ auto CsvParser::Cells::most_characters() const noexcept -> std::size_t {
         most += std::uint32_t{separator[1] - separator[0] - 1};
       }
       return most;
+    }
+
+auto CsvParser::Cells::leave_carriage_returns_out(std::size_t count, NumberPlaces& places) const noexcept -> void {
+      for (std::size_t at = 0; at < count; ++at) {
+        const std::uint32_t is_one = places.sizes[at] > 0 && text_[places.ends[at] - 1] == '\r' ? 1 : 0;
+        places.ends[at] -= is_one;
+        places.sizes[at] -= is_one;
+      }
     }
 
 auto CsvParser::find_sound_records(RecordFaults& faults) -> void {
@@ -6191,46 +6213,6 @@ auto CsvParser::read_column(const Field& field, std::size_t place, RecordFaults&
         return read_numbers<bool>(cells, field, faults);
     }
   }
-
-}
-}
-
-#if (defined(__x86_64__))
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-auto CsvParser::fill_by_fours(const Cells cells, const Field& field, RecordFaults& faults,
-                                          double* values) const -> std::size_t {
-    constexpr std::size_t most = 64;
-    std::array<std::uint32_t, most> begins;
-    std::array<std::uint32_t, most> sizes;
-    std::size_t first = 0;
-    for (unsigned num_unread = 0; first < cells.rows() && num_unread <= most / 8; first += most) {
-      const std::size_t rows = std::min(most, cells.rows() - first);
-      for (std::size_t at = 0; at < rows; ++at) {
-        const std::string_view text = cells[first + at];
-        begins[at] = static_cast<std::uint32_t>(text.data() - cells.text());
-        sizes[at] = static_cast<std::uint32_t>(text.size());
-      }
-      std::uint64_t unread =
-          read_by_fours(cells.text(), begins.data(), sizes.data(), rows, values + first) & lowest_bits(rows);
-      num_unread = count_bits(unread);
-      for (; unread != 0; unread &= unread - 1) {
-        const std::size_t row = first + static_cast<std::size_t>(std::countr_zero(unread));
-        values[row] = read_number<double>(cells[row], row, field, faults);
-      }
-    }
-    return std::min(first, cells.rows());
-  }
-
-}
-}
-
-#endif
-
-namespace railyard::inline v0_1 {
-namespace detail {
 
 auto CsvParser::read_texts(const Cells cells) const -> Column {
     auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
@@ -30857,7 +30839,7 @@ auto Autocast::apply(const AutocastOptions& options) const -> void {
     } catch (const c10::Error&) {
       throw ConfigError{
           detail::compose("Autocast: LibTorch {} does not compute in {} on CPUs: use torch::kBFloat16, or a newer "
-                          "LibTorch (2.3 or later does)",
+                          "LibTorch (2.15 does)",
                           TORCH_VERSION, c10::toString(options.dtype))};
     }
   }
