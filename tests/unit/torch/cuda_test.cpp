@@ -304,7 +304,7 @@ TEST_CASE("cuda: a weight on another GPU than the worker's is an error, and one 
   const auto on_cpu = on_devices(2, [](ry::Worker& worker) {
     auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(2, 1); });
     worker.samples(1);
-    net->forward(torch::full({1, 2}, worker.rank() + 1.0F)).sum().backward();
+    net->forward(torch::full({1, 2}, static_cast<float>(worker.rank() + 1))).sum().backward();
     EXPECT(net->weight.grad().equal(torch::full({1, 2}, 1.5F)));
   });
   CHECK(on_cpu.error() == "");
