@@ -66,7 +66,7 @@ case $name in
     compile part_unit_without_torch part_conformance
     check tests/unit/torch examples/quickstart.cpp
     export UBSAN_OPTIONS=print_stacktrace=1
-    run -L "$suites" -E "^torch_tests|$without_descriptors|$forking_leaders"
+    run -L "$suites" -E "^torch_(cuda_)?tests|$without_descriptors|$forking_leaders"
     run -L "$suites" -R "$forking_leaders" -E "$without_descriptors" --repeat until-pass:3
     ;;
   clang_19)  # what it warns of and refuses
