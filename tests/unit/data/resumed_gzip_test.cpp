@@ -47,7 +47,7 @@ std::string members_of(std::string_view content, std::size_t each) {
 }
 
 // Lines of about 12 bytes, so many MiB.
-std::string lines_of(std::size_t mebibytes, const std::function<std::string(int row)>& line) {
+std::string made_lines(std::size_t mebibytes, const std::function<std::string(int row)>& line) {
   std::string text;
   for (int row = 0; text.size() < mebibytes << 20U; ++row) text += line(row);
   return text;
@@ -78,12 +78,12 @@ std::string error_from(const ry::TextLinesStream& source, std::uint64_t from, co
 
 TEST_CASE("gzip: a run that is killed goes on in the middle of a member, and reads a bounded part of it again") {
   const TemporaryFolder folder;
-  folder.write("a.csv.gz", member_of("id,x\n" + lines_of(9, row_of)));
-  folder.write("b.csv.gz", member_of("id,x\n" + lines_of(1, row_of)));
+  folder.write("a.csv.gz", member_of("id,x\n" + made_lines(9, row_of)));
+  folder.write("b.csv.gz", member_of("id,x\n" + made_lines(1, row_of)));
   const auto csv = [&] { return ry::Dataset{ry::CsvStream{resumed::counted<GzipStream>(folder / "*.csv.gz")}}; };
   CHECK(resumed::most_work_to_go_on(csv, 6, 1) < most_read_again);
 
-  folder.write("a.jsonl.gz", member_of(lines_of(6, [](int row) {
+  folder.write("a.jsonl.gz", member_of(made_lines(6, [](int row) {
                  return "{\"id\": " + std::to_string(row) + ", \"t\": \"" + std::string(row % 50, 'x') + "\"}\n";
                })));
   const auto json = [&] {
@@ -94,7 +94,7 @@ TEST_CASE("gzip: a run that is killed goes on in the middle of a member, and rea
 
 TEST_CASE("gzip: a run that is killed goes on in files of members, few or many") {
   const TemporaryFolder folder;
-  const std::string text = lines_of(6, row_of);
+  const std::string text = made_lines(6, row_of);
   const std::string rest = text.substr(text.size() / 20 * 17);
   folder.write("few.gz", member_of(text.substr(0, 100)) + member_of(text.substr(100, text.size() / 20 * 17 - 100)) +
                              member_of("") + member_of(rest) + std::string(700, '\0'));
@@ -134,7 +134,7 @@ TEST_CASE("gzip: a run that is killed goes on in an archive") {
 TEST_CASE("gzip: damaged records before the place count for a run that goes on") {
   const TemporaryFolder folder;
   const auto line = [](int row) { return row % 100'000 == 50'000 ? "x,bad\n" : row_of(row); };
-  const std::string text = lines_of(8, line);
+  const std::string text = made_lines(8, line);
   folder.write("a.csv.gz", member_of("id,x\n" + text));
   std::uint64_t damaged = 0;
   for (std::size_t at = text.find("bad"); at != std::string::npos; at = text.find("bad", at + 1)) ++damaged;
@@ -159,7 +159,7 @@ TEST_CASE("gzip: damaged records before the place count for a run that goes on")
 
 TEST_CASE("gzip: who goes on in the middle of a member is told of damage as who reads all of it") {
   const TemporaryFolder folder;
-  const std::string text = lines_of(5, row_of);
+  const std::string text = made_lines(5, row_of);
   const std::string bytes = member_of(text + "\xFF\n");
   const auto source = [&](const std::string& content) {
     return ry::TextLinesStream{ry::gzip(folder.write("a.gz", content))};
@@ -191,7 +191,7 @@ TEST_CASE("gzip: who goes on in the middle of a member is told of damage as who 
 
 TEST_CASE("gzip: a state that is none of the file is read past, from its begin") {
   const TemporaryFolder folder;
-  const std::string text = lines_of(5, row_of);
+  const std::string text = made_lines(5, row_of);
   std::string other = text;
   other[10] = other[10] == '1' ? '2' : '1';
   // Not compressed, so that both files are as long.
@@ -237,7 +237,7 @@ TEST_CASE("gzip: a state that is none of the file is read past, from its begin")
 TEST_CASE("gzip: a place takes no more than its promised size, whatever the file holds") {
   const TemporaryFolder folder;
   std::mt19937 random{7};
-  const auto noise = lines_of(5, [&](int) {
+  const auto noise = made_lines(5, [&](int) {
     std::string line(60, '\0');
     for (char& c : line) c = static_cast<char>('0' + random() % 64);
     return line + "\n";
