@@ -4,6 +4,7 @@
 
 #include "railyard/collectives/detail/nccl_library.hpp"
 
+#include "railyard/core/backend.hpp"
 #include "railyard/core/buffer.hpp"
 
 #include <algorithm>
