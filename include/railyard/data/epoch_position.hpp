@@ -45,6 +45,9 @@ class EpochPosition {
     return moved;
   }
 
+  /// Moves on in the same epoch of a dataset that is indexed.
+  void move_to(std::uint64_t consumed) noexcept { consumed_ = consumed; }
+
   /// The same on all ranks. All numbers of 64 bits are text, for no number of JSON has so many.
   [[nodiscard]] State state() const {
     return {{"seed", std::to_string(seed_)},

@@ -36,12 +36,19 @@ class GzipStream final : public ByteStream {
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
     std::size_t done = 0;
-    while (done < size && has_more()) {
-      const std::size_t part = std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max());
-      state_.next_out = reinterpret_cast<Bytef*>(to + done);
-      state_.avail_out = static_cast<unsigned>(part);
-      step();
-      done += part - state_.avail_out;
+    state_.avail_out = 0;
+    try {
+      while (done < size && has_more()) {
+        const std::size_t part = std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max());
+        state_.next_out = reinterpret_cast<Bytef*>(to + done);
+        state_.avail_out = static_cast<unsigned>(part);
+        done += part;
+        step();
+        done -= std::exchange(state_.avail_out, 0U);
+      }
+    } catch (StreamDamage& damage) {
+      damage.add_got(done - state_.avail_out);
+      throw;
     }
     return done;
   }
@@ -59,6 +66,10 @@ class GzipStream final : public ByteStream {
 
   void step() {
     if (is_between_members_) {
+      for (; state_.avail_in > 0 && untaken_ > 0; --untaken_) {
+        ++state_.next_in;
+        --state_.avail_in;
+      }
       // Files on tapes are filled up with zeros, which gzip takes for nothing.
       while (state_.avail_in > 0 && *state_.next_in == 0 && has_member_) {
         ++state_.next_in;
@@ -72,13 +83,21 @@ class GzipStream final : public ByteStream {
     const int status = ::inflate(&state_, Z_NO_FLUSH);
     if (status == Z_STREAM_END) is_between_members_ = true;
     if (status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR) return;
-    input_.fail(state_.msg != nullptr ? state_.msg : "it is damaged", state_.avail_in);
+    const std::string_view what = state_.msg != nullptr ? state_.msg : "it is damaged";
+    // What the member holds is all there, and the next one follows: after the length, which stands behind the CRC.
+    const bool is_wrong_sum = what == "incorrect data check" || what == "incorrect length check";
+    if (is_wrong_sum) {
+      is_between_members_ = true;
+      untaken_ = what == "incorrect data check" ? 4 : 0;
+    }
+    input_.fail(what, state_.avail_in, !is_wrong_sum);
   }
 
   CompressedInput input_;
   z_stream state_{};
   bool is_between_members_ = true;
   bool has_member_ = false;
+  std::size_t untaken_ = 0;  // bytes of a member's end that zlib has not looked at
 };
 
 }  // namespace detail

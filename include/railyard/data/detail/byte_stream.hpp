@@ -27,6 +27,22 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Says that a stream can be read no further because of what its bytes are; not because the system fails to read them.
+class StreamDamage final : public DataError {
+ public:
+  /// is_over: nothing that can be read follows. Otherwise nothing is missing, and reading goes on behind it.
+  StreamDamage(const std::string& message, bool is_over) : DataError(message), is_over_(is_over) {}
+
+  [[nodiscard]] bool is_over() const noexcept { return is_over_; }
+  /// How many bytes the call that throws it has put there before.
+  [[nodiscard]] std::size_t got() const noexcept { return got_; }
+  void add_got(std::size_t bytes) noexcept { got_ += bytes; }
+
+ private:
+  bool is_over_;
+  std::size_t got_ = 0;
+};
+
 /// Gives the bytes of one file from its beginning, or from where it was opened.
 class ByteStream {
  public:
@@ -35,7 +51,8 @@ class ByteStream {
   ByteStream& operator=(const ByteStream&) = delete;
   virtual ~ByteStream() = default;
 
-  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: DataError.
+  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: StreamDamage, or another
+  /// DataError if the file cannot be read.
   [[nodiscard]] virtual std::size_t read(char* to, std::size_t size) = 0;
   /// Steps over bytes and returns how many: fewer than asked for only at the end. Throws: DataError.
   [[nodiscard]] virtual std::uint64_t skip(std::uint64_t size) {
@@ -50,6 +67,23 @@ class ByteStream {
   /// larger.
   [[nodiscard]] virtual std::uint64_t left() const noexcept { return std::numeric_limits<std::uint64_t>::max(); }
 };
+
+/// Reads as much as there is: fewer bytes than asked for only at the end, or where damage ends the stream.
+/// note(damage, got): told of each damage, and how many bytes came before it.
+template <class Note>
+[[nodiscard]] std::size_t read_past_damage(ByteStream& stream, char* to, std::size_t size, Note&& note) {
+  std::size_t done = 0;
+  while (done < size) {
+    try {
+      return done + stream.read(to + done, size - done);
+    } catch (const StreamDamage& damage) {
+      done += damage.got();
+      note(damage, done);
+      if (damage.is_over()) break;
+    }
+  }
+  return done;
+}
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
 /// What says that nothing follows may say so of what has no size, as a pipe, and has 4 KiB.
@@ -99,6 +133,8 @@ class FileBytes final : public ByteStream {
     at_ += done;
     return done;
   }
+
+  void seek(std::uint64_t offset) noexcept { at_ = offset; }
 
   [[nodiscard]] std::uint64_t left() const noexcept override { return stamp_.size - std::min(at_, stamp_.size); }
 
@@ -156,8 +192,8 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
   std::array<char, 65536> part{};
   std::uint64_t line = 1;
   while (offset > 0) {
-    const std::size_t got =
-        stream.read(part.data(), static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset)));
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset));
+    const std::size_t got = read_past_damage(stream, part.data(), wanted, [](const auto&...) {});
     if (got == 0) break;
     line += static_cast<std::uint64_t>(std::count(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(got), '\n'));
     offset -= got;
@@ -177,9 +213,15 @@ class CompressedInput {
     read_ += got;
     return {piece_.data(), got};
   }
-  /// left: bytes of the last piece that were not taken.
-  [[noreturn]] void fail(std::string_view what, std::size_t left) const {
-    throw DataError{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what)};
+  /// Where the next piece begins.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return read_; }
+  void seek(std::uint64_t offset) noexcept {
+    read_ = offset;
+    file_.seek(offset);
+  }
+  /// left: bytes of the last piece that were not taken. is_over: see StreamDamage.
+  [[noreturn]] void fail(std::string_view what, std::size_t left, bool is_over = true) const {
+    throw StreamDamage{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what), is_over};
   }
 
  private:

@@ -69,8 +69,10 @@ class TarShards {
   }
 
   /// Throws: DataError, unless this may be left out as well, where `before` were. Returns how many there are now.
-  std::uint64_t leave_out(std::uint64_t before, const std::string& message) const {
+  /// is_part: of an archive, not one sample.
+  std::uint64_t leave_out(std::uint64_t before, const std::string& message, bool is_part) const {
     if (before + 1 > options_.on_error.max_skips()) throw DataError{message};
+    if (is_part) skips_.name(message);
     skips_.raise_to(before + 1);
     return before + 1;
   }
@@ -132,11 +134,11 @@ class TarWalk {
         if (!reader_) reader_.emplace(shards_->open(names_[file_]));
         sample = reader_->next(contents);
       } catch (const DataError& error) {
-        left_out_ = shards_->leave_out(left_out_, error.what());
+        left_out_ = shards_->leave_out(left_out_, error.what(), true);
       }
       if (sample && sample->fault.empty()) return sample;
       if (sample) {
-        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault));
+        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault), false);
       } else {
         reader_.reset();
         ++file_;
