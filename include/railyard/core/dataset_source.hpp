@@ -92,8 +92,9 @@ class BlockReader {
 /// One that reads files may say which, by files() that returns their paths: then a run that goes on is told when they
 /// have changed, and caches in files are made anew. It may have fingerprint(), a std::uint64_t that is another when its
 /// samples are for other reasons, such as its settings: these caches compare it as well, and a run that goes on tells
-/// of it. It may have skipped(), how many damaged samples it has left out so far, of which loaders tell. And one that
-/// never ends may say so by is_endless(), a truth value.
+/// of it. It may have skipped(), how many damaged samples it has left out so far, of which loaders tell, and
+/// skipped_parts(), texts that name what counts as one of them and may have been many samples. And one that never ends
+/// may say so by is_endless(), a truth value.
 ///
 /// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
 template <class S>

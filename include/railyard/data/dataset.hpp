@@ -110,7 +110,7 @@ class Dataset {
     detail::SkipCounts counts;
     node_->count_skipped(counts);
     std::uint64_t sum = 0;
-    for (const auto& [source, count] : counts) sum += count;
+    for (const auto& [source, skipped] : counts) sum += skipped.count;
     return sum;
   }
   /// The name that the Trainer has the dataset by, of which this was made; empty if there is none, as of what joins

@@ -43,6 +43,9 @@ class EpochPosition {
     return moved;
   }
 
+  /// Moves on in the same epoch of a dataset that is indexed.
+  void move_to(std::uint64_t consumed) noexcept { consumed_ = consumed; }
+
   /// The same on all ranks, or as good: that of any rank holds for all. All numbers of 64 bits are text, for no number
   /// of JSON has so many. Throws: DataError if the state of a generator cannot be saved.
   [[nodiscard]] State state() const {

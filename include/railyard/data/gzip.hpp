@@ -88,17 +88,23 @@ class GzipStream final : public ByteStream {
   ~GzipStream() override { ::inflateEnd(&state_); }
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
-    std::size_t done = 0;
-    while (done < size && has_more()) {
-      if (is_between_members_) {
-        begin_member();
-      } else if (rest_ && rest_->is_unpacked) {
-        check_rest();
-      } else {
-        done += unpack(to + done, std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max()));
+    const std::uint64_t begin = at_;
+    const auto done = [&] { return static_cast<std::size_t>(at_ - begin); };
+    try {
+      while (done() < size && has_more()) {
+        if (is_between_members_) {
+          begin_member();
+        } else if (rest_ && rest_->is_unpacked) {
+          check_rest();
+        } else {
+          unpack(to + done(), std::min<std::size_t>(size - done(), std::numeric_limits<unsigned>::max()));
+        }
       }
+    } catch (StreamDamage& damage) {
+      damage.add_got(done());
+      throw;
     }
-    return done;
+    return done();
   }
 
   [[nodiscard]] std::optional<StreamPoint> take_point(std::uint64_t offset) override { return points_.take(offset); }
@@ -128,6 +134,8 @@ class GzipStream final : public ByteStream {
   static constexpr int without_header = -MAX_WBITS;
   static constexpr int after_block = 128;
   static constexpr int in_last_block = 64;
+  static constexpr std::string_view wrong_crc = "incorrect data check";
+  static constexpr std::string_view wrong_length = "incorrect length check";
 
   // Is what must be checked here of a member that was gone into in its middle: zlib checks whole ones.
   struct Rest {
@@ -160,6 +168,7 @@ class GzipStream final : public ByteStream {
   }
 
   void begin_member() {
+    untaken_ -= take_input(untaken_).size();
     // Files on tapes are filled up with zeros, which gzip takes for nothing.
     while (state_.avail_in > 0 && *state_.next_in == 0 && has_member_) static_cast<void>(take_input(1));
     if (state_.avail_in == 0) return;
@@ -169,7 +178,7 @@ class GzipStream final : public ByteStream {
     has_member_ = true;
   }
 
-  std::size_t unpack(char* to, std::size_t most) {
+  void unpack(char* to, std::size_t most) {
     const std::uint64_t since = points_.since(at_);
     const bool is_due = since >= between_windows;
     if (!is_due) most = static_cast<std::size_t>(std::min<std::uint64_t>(most, between_windows - since));
@@ -185,11 +194,10 @@ class GzipStream final : public ByteStream {
     if (status == Z_STREAM_END) {
       (rest_ ? rest_->is_unpacked : is_between_members_) = true;
     } else if (status != Z_OK && status != Z_BUF_ERROR) {
-      input_.fail(state_.msg != nullptr ? state_.msg : "it is damaged", state_.avail_in);
+      fail(state_.msg != nullptr ? state_.msg : "it is damaged");
     } else if (is_due && (state_.data_type & (after_block | in_last_block)) == after_block) {
       add_window();
     }
-    return done;
   }
 
   void check_rest() {
@@ -197,12 +205,24 @@ class GzipStream final : public ByteStream {
     if (rest_->word.size() < sizeof(std::uint32_t)) return;
     const auto word = WireReader{std::exchange(rest_->word, {})}.take<std::uint32_t>();
     if (!std::exchange(rest_->is_crc_checked, true)) {
-      if (word != rest_->crc) input_.fail("incorrect data check", state_.avail_in);  // in zlib's words
+      if (word != rest_->crc) fail(wrong_crc);
       return;
     }
-    if (word != rest_->size) input_.fail("incorrect length check", state_.avail_in);
-    rest_.reset();
-    if (::inflateReset2(&state_, with_header) != Z_OK) throw_no_memory();
+    if (word != rest_->size) fail(wrong_length);
+    end_member();
+  }
+
+  // what: in zlib's words.
+  [[noreturn]] void fail(std::string_view what) {
+    // What the member holds is all there, and the next one follows: after the length, which stands behind the CRC.
+    const bool is_wrong_sum = what == wrong_crc || what == wrong_length;
+    if (is_wrong_sum) end_member();
+    if (what == wrong_crc) untaken_ = sizeof(std::uint32_t);
+    input_.fail(what, state_.avail_in, !is_wrong_sum);
+  }
+
+  void end_member() {
+    if (std::exchange(rest_, {}) && ::inflateReset2(&state_, with_header) != Z_OK) throw_no_memory();
     is_between_members_ = true;
   }
 
@@ -249,6 +269,7 @@ class GzipStream final : public ByteStream {
   bool is_between_members_ = true;
   bool has_member_ = false;
   std::optional<Rest> rest_{};
+  std::size_t untaken_ = 0;  // bytes of a member's end that nobody has looked at
 };
 
 }  // namespace detail

@@ -7,6 +7,7 @@
 #include "railyard/data/detail/byte_stream.hpp"
 #include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/image_files.hpp"
+#include "railyard/data/detail/sample_shelf.hpp"
 #include "railyard/data/image.hpp"
 #include "railyard/data/input_files.hpp"
 #include "railyard/data/on_error.hpp"
@@ -14,6 +15,7 @@
 #include "railyard/core/block.hpp"
 #include "railyard/core/dataset_source.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -52,7 +54,8 @@ struct ImageFolderOptions {
 /// it is asked for, by whoever asks. Folders are listed when they are first needed, and not to change as long as there
 /// is a source of them.
 ///
-/// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be.
+/// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be; of workers that
+/// were forked before, one does that for all.
 /// Example: ry::ImageFolder{"photos/train", {.height = 224, .width = 224}}; ry::ImageFolder{"photos/part-*"}
 class ImageFolder {
  public:
@@ -112,9 +115,9 @@ class ImageFolder {
  private:
   struct Shared {
     Shared(InputFiles folders_, const ImageFolderOptions& options_)
-        : folders(std::move(folders_)),
-          options(options_),
-          schema(std::make_shared<const Schema>(fields_of(options_))) {}
+        : folders(std::move(folders_)), options(options_), schema(std::make_shared<const Schema>(fields_of(options_))) {
+      if (!options.on_error.stops_at_once()) shelf.emplace("decodes pictures to know which can be");
+    }
 
     [[nodiscard]] static std::vector<Field> fields_of(const ImageFolderOptions& options) {
       const auto height = static_cast<std::int64_t>(options.height);
@@ -136,21 +139,41 @@ class ImageFolder {
     [[nodiscard]] detail::ImageFiles list() const {
       detail::ImageFiles all = detail::list_image_files(folders.expand());
       if (options.on_error.stops_at_once()) return all;
+      const auto places = std::make_shared<const Schema>(Schema{{"place", Dtype::i64}});
+      const auto find = [&](const auto& progress) {
+        std::vector<std::int64_t> sound = find_sound(all.files, progress);
+        std::vector<std::uint64_t> ids(sound.size());
+        return std::vector<Block>{Block{places, {Column{(*places)[0], std::move(sound)}}, std::move(ids)}};
+      };
+      const Block sound = shelf->has_use() ? shelf->find_or_make(places, find) : find([] {}).front();
+      skips.raise_to(all.files.size() - sound.rows());
+      std::vector<detail::ImageFile> kept;
+      for (const std::int64_t place : sound[0].values<std::int64_t>()) {
+        kept.push_back(std::move(all.files[static_cast<std::size_t>(place)]));
+      }
+      all.files = std::move(kept);
+      return all;
+    }
+    // The places of those that can be decoded.
+    template <class Progress>
+    [[nodiscard]] std::vector<std::int64_t> find_sound(const std::vector<detail::ImageFile>& files,
+                                                       const Progress& progress) const {
+      std::vector<std::int64_t> sound;
       std::uint64_t damaged = 0;
-      const auto is_damaged = [&](const detail::ImageFile& file) {
+      for (std::size_t place = 0; place < files.size(); ++place) {
         try {
-          (void)decode(file);
-          return false;
+          (void)decode(files[place]);
+          sound.push_back(static_cast<std::int64_t>(place));
         } catch (const DataError&) {
           if (++damaged > options.on_error.max_skips()) throw;
           skips.raise_to(damaged);
-          return true;
         }
-      };
-      all.files.erase(std::remove_if(all.files.begin(), all.files.end(), is_damaged), all.files.end());
-      if (all.files.empty())
+        progress();
+      }
+      if (sound.empty()) {
         throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folders.describe())};
-      return all;
+      }
+      return sound;
     }
 
     [[nodiscard]] Image decode(const detail::ImageFile& file) const {
@@ -187,6 +210,7 @@ class ImageFolder {
     std::shared_ptr<const Schema> schema;
     SkipCount skips{};
     std::mutex mutex{};
+    std::optional<detail::SampleShelf> shelf{};  // of which pictures are sound
     detail::ImageFiles found{};
   };
 

@@ -43,11 +43,12 @@ concept RecordFormat = requires(const typename F::Options& options, const typena
 
 /// Gives the records of text files as samples, in any order: the index of their places is made when it is first needed,
 /// or on the way by whoever reads all. It takes 16 bytes per 64 records or 4 KiB of text, and is inherited by forked
-/// workers. Files are not to change as long as there is a source of them.
+/// workers; of those that were forked before the records were counted, the first makes it for all. Files are not to
+/// change as long as there is a source of them.
 ///
 /// Cost: the first count(), read() or open() in the middle looks for the line ends of all files up to there, at the
 /// speed of memory (.on_error other than stop(): parses them); each later one reads at most 4 KiB and a record more
-/// than it gives.
+/// than it gives. A descriptor, once its columns are known.
 template <RecordFormat Format>
 class RecordSource {
  public:
@@ -67,6 +68,9 @@ class RecordSource {
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
+  /// Names what counts as one of them and may have been many: what could not be read of a file, or a record without
+  /// end.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return files_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, true);
@@ -102,6 +106,9 @@ class RecordStream {
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
+  /// Names what counts as one of them and may have been many: what could not be read of a file, or a record without
+  /// end.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return files_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), files_->names(), from, place);

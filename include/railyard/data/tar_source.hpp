@@ -51,6 +51,8 @@ class TarSource {
   }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+  /// Names the rests of archives among them.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return shards_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
@@ -129,6 +131,8 @@ class TarStream {
   }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+  /// Names the rests of archives among them.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return shards_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), shards_->names(), from, place);

@@ -6,6 +6,7 @@
 #include "railyard/torch/detail/batch_source.hpp"
 #include "railyard/torch/loader_options.hpp"
 
+#include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/reduce_op.hpp"
@@ -84,7 +85,8 @@ struct LoaderState {
       end_step();
     }
     worker->wait_for_data(true);
-    std::optional<LoadedPart> part = source->next(worker->collective_deadline());
+    std::optional<LoadedPart> part =
+        source->next(source->waits_for_others() ? worker->collective_deadline() : Deadline::never());
     worker->wait_for_data(false);
     if (!part) {
       is_over = true;
@@ -92,7 +94,7 @@ struct LoaderState {
       return source->close();
     }
     end_step();
-    if (completes_batch) before = after;
+    if (completes_batch) before = std::move(after);
     after = std::move(part->after);
     completes_batch = part->completes_batch;
     batch.emplace(at_home(std::move(part->data)), at_home(std::move(part->target)), part->samples, completes_batch,

@@ -223,8 +223,10 @@ inline void check_options_without_dataset(const Worker& worker, const LoaderOpti
                  .home = device(worker)}};
 }
 
-[[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
-                                        const LoaderOptions& options, std::function<std::string()> take_stock = {}) {
+// fetch: a Fetch or a FetchRange.
+template <class F>
+[[nodiscard]] Loader make_loader(Worker& worker, F fetch, std::size_t num_samples, const LoaderOptions& options,
+                                 std::function<std::string()> take_stock = {}) {
   const BatchShares shares = checked_shares(worker, options, true);
   return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
                      options, std::move(take_stock), order_of(options, shares));
@@ -350,9 +352,9 @@ template <class D>
     return stock.text();
   };
   if (!options.shuffle) {
-    const auto slice = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
-      const auto begin = static_cast<std::int64_t>(indices.front());
-      const auto end = static_cast<std::int64_t>(indices.back() + 1);
+    const auto slice = [tensors = std::move(tensors)](detail::Range indices) {
+      const auto begin = static_cast<std::int64_t>(indices.begin);
+      const auto end = static_cast<std::int64_t>(indices.end);
       return std::pair{tensors.first.slice(0, begin, end), tensors.second.slice(0, begin, end)};
     };
     return detail::make_loader(worker, slice, num_samples, options, take_stock);

@@ -2,18 +2,33 @@
 // A cache in memory that forked processes share.
 #include "railyard/data/detail/sample_shelf.hpp"
 
+#include "railyard/core/version.hpp"
+
+#include "railyard/data/csv_source.hpp"
 #include "railyard/data/dataset.hpp"
+#if RAILYARD_WITH_IMAGES
+#include "railyard/data/image_folder.hpp"
+#endif
 
 #include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
 #include "unit/data/feed_host.hpp"
+#if RAILYARD_WITH_IMAGES
+#include "unit/data/pictures.hpp"
+#endif
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <sys/wait.h>
@@ -50,6 +65,30 @@ std::size_t count_holding(std::size_t processes, const std::function<bool(std::s
     holding += status == 0 ? 1 : 0;
   }
   return holding;
+}
+
+// How many bytes all that this process has read came to.
+std::uint64_t bytes_read_here() {
+  std::ifstream file{"/proc/self/io"};
+  std::string word;
+  std::uint64_t number = 0;
+  while (file >> word >> number) {
+    if (word == "rchar:") return number;
+  }
+  return 0;
+}
+
+// Four processes ask how many samples there are, and read a few. How much all of them have read for the count.
+template <class Source, class IsRight>
+std::uint64_t bytes_to_count(const Source& source, const IsRight& is_right) {
+  SharedCount bytes;
+  CHECK(count_holding(4, [&](std::size_t) {
+          const std::uint64_t before = bytes_read_here();
+          const auto count = source.count();
+          (*bytes) += bytes_read_here() - before;
+          return is_right(source, *count);
+        }) == 4);
+  return (*bytes).load();
 }
 
 FedSamples cached_samples(const ry::Dataset& cached) { return read_alone(cached, {.global_batch_size = 16}); }
@@ -111,6 +150,72 @@ TEST_CASE("cache in memory: what a process writes to its samples, others do not 
         }) == 1);
   CHECK(count_holding(2, [&](std::size_t) { return sum() == 21; }) == 2);
 }
+
+TEST_CASE("Counting: forked processes read a file once for the number of its records, and later ones not at all") {
+  const TemporaryFolder folder;
+  std::string rows = "n,t\n";
+  for (int row = 0; row < 100'000; ++row) rows += std::to_string(row) + ",\"a\nb\"\n" + (row % 1000 == 7 ? "x\n" : "");
+  for (const ry::OnError policy : {ry::OnError::stop(), ry::OnError::skip()}) {
+    const bool skips = !policy.stops_at_once();
+    const ry::CsvSource source{folder.write("a.csv", rows), {.on_error = policy}};
+    static_cast<void>(source.schema());
+    const auto is_right = [skips](const ry::CsvSource& counted, std::uint64_t count) {
+      if (counted.skipped() != (skips ? 100U : 0U)) return false;
+      if (!skips) return count == 100'100;
+      const std::uint64_t ids[] = {99'999, 7, 8, 50'000};
+      const ry::Block block = counted.read(ids);
+      const auto numbers = block[0].values<std::int64_t>();
+      return count == 100'000 && std::equal(numbers.begin(), numbers.end(), std::begin(ids), [](auto one, auto other) {
+               return static_cast<std::uint64_t>(one) == other;
+             });
+    };
+    CAPTURE(skips);
+    const std::uint64_t bytes = bytes_to_count(source, is_right);
+    CHECK(bytes >= rows.size());
+    CHECK(bytes < rows.size() + rows.size() / 10);
+    CHECK(bytes_to_count(source, is_right) < rows.size() / 10);
+  }
+}
+
+TEST_CASE("Counting: what ends the counting of one process ends that of all, with the line") {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int line = 0; line < 1000; ++line) lines += std::to_string(line) + "\n";
+  const ry::CsvSource source{folder.write("a.csv", "n\n" + lines + "x,y\n"), {.on_error = ry::OnError::at_most(0)}};
+  const ry::CsvSource strict{folder.write("b.csv", "n\n" + lines + "x,y\nz,w\n"),
+                             {.on_error = ry::OnError::at_most(1)}};
+  static_cast<void>(source.schema());
+  static_cast<void>(strict.schema());
+  CHECK(count_holding(3, [&](std::size_t) { return source.count() == 1001; }) == 3);
+  CHECK(count_holding(3, [&](std::size_t) {
+          try {
+            return strict.count() == 0;
+          } catch (const ry::DataError& error) {
+            return std::string_view{error.what()}.find("b.csv:1002: ") != std::string_view::npos;
+          }
+        }) == 3);
+}
+
+#if RAILYARD_WITH_IMAGES
+TEST_CASE("Counting: one of forked processes decodes the pictures of which the damaged ones are left out") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path() / "cat");
+  const std::string picture = pictures::png_of(pictures::make_image(200, 200, ry::ImageColors::rgb));
+  constexpr std::uint64_t num_pictures = 24;
+  for (std::uint64_t at = 0; at < num_pictures; ++at) {
+    folder.write("cat/" + std::to_string(at) + ".png", at % 6 == 1 ? picture.substr(0, picture.size() / 2) : picture);
+  }
+  const ry::ImageFolder source{folder.path().string(), {.on_error = ry::OnError::skip()}};
+  const auto is_right = [](const ry::ImageFolder& counted, std::uint64_t count) {
+    const std::uint64_t ids[] = {0, 10, 19};
+    return count == 20 && counted.skipped() == 4 && counted.read(ids).rows() == 3;
+  };
+  const std::uint64_t size = picture.size() * 22;
+  const std::uint64_t bytes = bytes_to_count(source, is_right);
+  CHECK(bytes > size - size / 10);
+  CHECK(bytes < size + size / 4);
+}
+#endif
 
 TEST_CASE("SampleShelf: nobody waits for a process that makes nothing, or has died and is not buried yet") {
   const ry::Dataset numbers = ry::Dataset::from_columns({{"n", std::vector<std::int64_t>(10, 7)}});

@@ -38,6 +38,22 @@ struct StreamPoint {
   std::function<std::string()> save{};  ///< returns what that takes, at most 33 KiB; may be called on any thread
 };
 
+/// Says that a stream can be read no further because of what its bytes are; not because the system fails to read them.
+class StreamDamage final : public DataError {
+ public:
+  /// is_over: nothing that can be read follows. Otherwise nothing is missing, and reading goes on behind it.
+  StreamDamage(const std::string& message, bool is_over) : DataError(message), is_over_(is_over) {}
+
+  [[nodiscard]] bool is_over() const noexcept { return is_over_; }
+  /// How many bytes the call that throws it has put there before.
+  [[nodiscard]] std::size_t got() const noexcept { return got_; }
+  void add_got(std::size_t bytes) noexcept { got_ += bytes; }
+
+ private:
+  bool is_over_;
+  std::size_t got_ = 0;
+};
+
 /// Gives the bytes of one file from its beginning, or from where it was opened.
 class ByteStream {
  public:
@@ -46,7 +62,8 @@ class ByteStream {
   ByteStream& operator=(const ByteStream&) = delete;
   virtual ~ByteStream() = default;
 
-  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: DataError.
+  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: StreamDamage, or another
+  /// DataError if the file cannot be read.
   [[nodiscard]] virtual std::size_t read(char* to, std::size_t size) = 0;
   /// Steps over bytes and returns how many: fewer than asked for only at the end. Throws: DataError.
   [[nodiscard]] virtual std::uint64_t skip(std::uint64_t size) {
@@ -95,6 +112,35 @@ class StreamPoints {
   std::deque<StreamPoint> points_{};
   std::uint64_t last_ = 0;
 };
+
+/// Reads as much as there is: fewer bytes than asked for only at the end, or where damage ends the stream.
+/// note(damage, got): told of each damage, and how many bytes came before it.
+template <class Note>
+[[nodiscard]] std::size_t read_past_damage(ByteStream& stream, char* to, std::size_t size, Note&& note) {
+  std::size_t done = 0;
+  while (done < size) {
+    try {
+      return done + stream.read(to + done, size - done);
+    } catch (const StreamDamage& damage) {
+      done += damage.got();
+      note(damage, done);
+      if (damage.is_over()) break;
+    }
+  }
+  return done;
+}
+
+/// Steps over bytes, whatever is damaged of them, and returns how many: fewer than asked for only at the end, or where
+/// damage ends the stream.
+[[nodiscard]] inline std::uint64_t skip_past_damage(ByteStream& stream, std::uint64_t size) {
+  std::array<char, 65536> part;
+  std::uint64_t done = 0;
+  for (std::size_t got = 1; got > 0 && done < size; done += got) {
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), size - done));
+    got = read_past_damage(stream, part.data(), wanted, [](const auto&...) {});
+  }
+  return done;
+}
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
 /// What says that nothing follows may say so of what has no size, as a pipe, and has 4 KiB.
@@ -202,8 +248,8 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
   std::array<char, 65536> part{};
   std::uint64_t line = 1;
   while (offset > 0) {
-    const std::size_t got =
-        stream.read(part.data(), static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset)));
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset));
+    const std::size_t got = read_past_damage(stream, part.data(), wanted, [](const auto&...) {});
     if (got == 0) break;
     line += static_cast<std::uint64_t>(std::count(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(got), '\n'));
     offset -= got;
@@ -230,6 +276,12 @@ class CompressedInput {
     read_ += got;
     return {piece_.data(), got};
   }
+  /// Where the next piece begins.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return read_; }
+  void seek(std::uint64_t offset) noexcept {
+    read_ = offset;
+    file_.seek(offset);
+  }
   /// Where it stands; nothing in what is no file, as a pipe. left: bytes of the last piece that were not taken.
   [[nodiscard]] std::optional<CompressedPlace> place(std::size_t left) const {
     const std::uint64_t offset = read_ - left;
@@ -243,14 +295,13 @@ class CompressedInput {
     if (place.file_size != file_.stamp().size || place.offset > place.file_size) return std::nullopt;
     std::string bytes = before(place.offset);
     if (place.digest != digest_of(std::as_bytes(std::span{bytes}))) return std::nullopt;
-    read_ = place.offset;
-    file_.seek(read_);
+    seek(place.offset);
     return bytes;
   }
 
-  /// left: as above.
-  [[noreturn]] void fail(std::string_view what, std::size_t left) const {
-    throw DataError{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what)};
+  /// left: as above. is_over: see StreamDamage.
+  [[noreturn]] void fail(std::string_view what, std::size_t left, bool is_over = true) const {
+    throw StreamDamage{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what), is_over};
   }
 
  private:

@@ -108,17 +108,10 @@ class CacheNode final : public OrderNode {
  private:
   [[nodiscard]] const Block& samples() const {
     const std::lock_guard lock{mutex_};
-    if (!samples_) samples_ = shelf_.has_use() ? read_or_find() : join(read_all([] {}));
+    if (samples_) return *samples_;
+    const auto read = [this](const auto& progress) { return read_all(progress); };
+    samples_ = shelf_.has_use() ? shelf_.find_or_make(schema(), read) : join(read([] {}));
     return *samples_;
-  }
-  [[nodiscard]] Block read_or_find() const {
-    const SampleShelf::Turn turn{shelf_};
-    if (auto found = turn.samples(schema())) return std::move(*found);
-    const std::vector<Block> parts = read_all([&turn] { turn.go_on(); });
-    if (turn.leave(parts)) {
-      if (auto left = turn.samples(schema())) return std::move(*left);
-    }
-    return join(parts);
   }
   // Calls a function for each block that has been read.
   template <class Progress>

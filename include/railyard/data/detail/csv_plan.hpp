@@ -191,7 +191,7 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
     if (parse_number(text, number) == NumberFault::none && number == number) plan->is_number_missing = true;
   }
   CsvCutter cutter{options.delimiter, options.quote};
-  cut_head(head, options.has_header ? 2 : 1, options.inference_rows, options.max_record_bytes, [&] {
+  cut_head(head, options.has_header ? 2 : 1, options.inference_rows, options.max_record_bytes, options.on_error, [&] {
     cutter.cut(head.text(), head.size(), head.is_whole());
     return cutter.records().size();
   });

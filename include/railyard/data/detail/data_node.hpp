@@ -62,8 +62,13 @@ struct Scope {
 enum class Ending : std::uint8_t { certain, unknown, never };
 
 class DataNode;
+// What a source has left out.
+struct Skipped {
+  std::uint64_t count = 0;
+  std::vector<std::string> parts{};  // that count as one and may have been many samples, as far as they are told
+};
 // By the source, which is there once where several parts are of one.
-using SkipCounts = std::map<const DataNode*, std::uint64_t>;
+using SkipCounts = std::map<const DataNode*, Skipped>;
 
 // Is a dataset as its operations see it. Never changes; used by many threads at once.
 class DataNode : public std::enable_shared_from_this<DataNode> {

@@ -19,7 +19,7 @@ namespace detail {
 /// Is the begin of a record or a header in what a file holds, and a point of its stream up to there.
 struct FilePoint {
   std::uint64_t offset = 0;
-  std::uint64_t damaged = 0;  ///< that were left out before it, of all files
+  std::uint64_t damaged = 0;  ///< that were left out before it, of all files, and check sums up to it that are wrong
   StreamPoint stream{};
 
   /// sample: that comes next from there.
@@ -54,7 +54,7 @@ struct FilePoint {
     if (point.offset < point.stream.offset || point.damaged < place.damaged) return std::nullopt;
     if (!bytes.go_to(point.stream.offset, saved)) return std::nullopt;
     const std::uint64_t between = point.offset - point.stream.offset;
-    if (bytes.skip(between) < between) return std::nullopt;
+    if (skip_past_damage(bytes, between) < between) return std::nullopt;
     return point;
   }
 };

@@ -164,7 +164,7 @@ class JsonTypeGuess {
     throw ConfigError{compose("JsonLinesSource: .floats is {}: set it to f64 or f32", name_of(options.floats))};
   }
   LineCutter cutter{false};
-  cut_head(head, 1, options.inference_rows, options.max_record_bytes, [&] {
+  cut_head(head, 1, options.inference_rows, options.max_record_bytes, options.on_error, [&] {
     cutter.cut(head.text(), head.size());
     return cutter.lines();
   });

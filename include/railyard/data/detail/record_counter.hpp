@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/byte_masks.hpp"
 #include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/file_index.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -20,59 +20,6 @@ namespace detail {
 struct RecordRules {
   char quote = '\0';               ///< none
   bool has_blank_records = false;  ///< else lines with nothing on them are no records
-};
-
-/// Says where the records of a file are: the place of every 64th, and of one in each few thousand characters, so that
-/// any is found at the cost of a short read.
-struct FileIndex {
-  struct Place {
-    std::uint64_t offset = 0;
-    std::uint64_t record = 0;  ///< the first that begins there, perhaps behind blank lines
-  };
-  static constexpr std::uint64_t most_records = 64;
-  static constexpr std::uint64_t most_bytes = 4096;
-
-  FileStamp stamp{};
-  std::uint64_t records = 0;  ///< the damaged ones among them
-  std::vector<Place> places{};
-  std::uint64_t end = 0;                 ///< where the last record ends
-  std::vector<std::uint64_t> damaged{};  ///< which records are left out, ascending
-
-  void add_record(std::uint64_t begin) {
-    if (places.empty() || records - places.back().record >= most_records ||
-        begin - places.back().offset >= most_bytes) {
-      places.push_back({begin, records});
-    }
-    ++records;
-  }
-
-  [[nodiscard]] std::uint64_t samples() const noexcept { return records - damaged.size(); }
-  /// Returns which record a sample is.
-  [[nodiscard]] std::uint64_t record_of(std::uint64_t sample) const noexcept {
-    std::size_t before = 0;  // damaged records, of which the i-th is behind as many samples as its number less i
-    for (std::size_t end_ = damaged.size(); before < end_;) {
-      const std::size_t middle = before + (end_ - before) / 2;
-      if (damaged[middle] - middle <= sample)
-        before = middle + 1;
-      else
-        end_ = middle;
-    }
-    return sample + before;
-  }
-  /// Returns the last place at or before a record.
-  [[nodiscard]] std::size_t place_of(std::uint64_t record) const noexcept {
-    const auto behind =
-        std::upper_bound(places.begin(), places.end(), record,
-                         [](std::uint64_t wanted, const Place& place) { return wanted < place.record; });
-    return static_cast<std::size_t>(behind - places.begin()) - 1;
-  }
-  /// Where the records end that begin at a place.
-  [[nodiscard]] std::uint64_t end_of(std::size_t place) const noexcept {
-    return place + 1 < places.size() ? places[place + 1].offset : end;
-  }
-  [[nodiscard]] std::uint64_t damaged_before(std::uint64_t record) const noexcept {
-    return static_cast<std::uint64_t>(std::lower_bound(damaged.begin(), damaged.end(), record) - damaged.begin());
-  }
 };
 
 /// Makes the index of a text that it sees piece by piece; all pieces but the last have a multiple of 64 characters, and
@@ -94,10 +41,9 @@ class RecordCounter {
   }
 
   /// Returns the index. The last record needs no line feed.
-  [[nodiscard]] FileIndex finish() {
+  [[nodiscard]] FileIndex finish(const FileStamp& stamp) {
     if (at_ > line_ && !is_blank(at_, last_)) index_.add_record(line_);
-    index_.end = at_;
-    return std::move(index_);
+    return std::move(index_).finish(stamp, at_);
   }
 
  private:
@@ -123,8 +69,8 @@ class RecordCounter {
     const auto num_lines = std::uint64_t{count_bits(lines)};
     const bool may_be_blank = (lines & (lines << 1 | lines << 2)) != 0 ||
                               at_ + static_cast<std::uint64_t>(std::countr_zero(lines)) <= line_ + 1;
-    if (is_far_from_next_place(num_lines) && (rules_.has_blank_records || !may_be_blank)) {
-      index_.records += num_lines;
+    if (index_.is_far_from_next_place(num_lines, at_ + 64) && (rules_.has_blank_records || !may_be_blank)) {
+      index_.add_records(num_lines);
       line_ = at_ + static_cast<std::uint64_t>(std::bit_width(lines));
       return;
     }
@@ -139,16 +85,8 @@ class RecordCounter {
     return !rules_.has_blank_records && (end == line_ || (end == line_ + 1 && before == '\r'));
   }
 
-  // Whether none of the records that end in this block begins at a place of its own.
-  [[nodiscard]] bool is_far_from_next_place(std::uint64_t num_lines) const noexcept {
-    if (index_.places.empty()) return false;
-    const FileIndex::Place& last = index_.places.back();
-    return index_.records - last.record + num_lines <= FileIndex::most_records &&
-           at_ + 64 - last.offset <= FileIndex::most_bytes;
-  }
-
   RecordRules rules_;
-  FileIndex index_{};
+  FileIndexDraft index_{};
   std::uint64_t at_;    // where the next piece begins
   std::uint64_t line_;  // where the last line begins
   bool is_quoted_ = false;

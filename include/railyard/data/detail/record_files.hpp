@@ -3,11 +3,13 @@
 #pragma once
 
 #include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/file_index.hpp"
 #include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/number_text.hpp"
 #include "railyard/data/detail/record_chunks.hpp"
 #include "railyard/data/detail/record_counter.hpp"
 #include "railyard/data/detail/record_faults.hpp"
+#include "railyard/data/detail/sample_shelf.hpp"
 #include "railyard/data/detail/text_head.hpp"
 #include "railyard/data/input_files.hpp"
 #include "railyard/data/on_error.hpp"
@@ -21,6 +23,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,15 +41,15 @@ struct RecordPlace {
 
 /// Adds the records of a piece to the index of its file.
 template <class Parser>
-void note_records(RecordChunks<Parser>& chunks, RecordFaults& faults, FileIndex& index) {
-  for (const std::size_t record : faults.records()) index.damaged.push_back(index.records + record);
+void note_records(RecordChunks<Parser>& chunks, RecordFaults& faults, FileIndexDraft& index) {
+  for (const std::size_t record : faults.records()) index.mark_damaged(index.records() + record);
   for (std::size_t record = 0; record < chunks.parser().records(); ++record) {
     index.add_record(chunks.offset() + chunks.parser().begin(record));
   }
 }
 
 /// Holds what is found out about the files, once, when it is first asked for; shared by threads and inherited by forked
-/// processes.
+/// processes. Of those that were forked before the records were counted, one does that for all.
 template <class Format>
 class RecordFiles {
  public:
@@ -84,14 +87,21 @@ class RecordFiles {
   /// Returns how many samples all files have.
   [[nodiscard]] std::uint64_t count() {
     const std::lock_guard lock{mutex_};
-    while (indexes_.size() < names_now().size()) add_index();
+    if (indexes_.size() < names_now().size()) {
+      if (shelf_ && shelf_->has_use())
+        find_indexes();
+      else
+        add_indexes([] {});
+    }
     return starts_.empty() ? 0 : starts_.back().samples;
   }
 
   /// Returns where a sample is; behind all files if there is no such sample.
   [[nodiscard]] RecordPlace find(std::uint64_t sample) {
     const std::lock_guard lock{mutex_};
-    while (indexes_.size() < names_now().size() && (starts_.empty() || starts_.back().samples <= sample)) add_index();
+    while (indexes_.size() < names_now().size() && (starts_.empty() || starts_.back().samples <= sample)) {
+      add_index([] {});
+    }
     const auto behind = std::upper_bound(starts_.begin(), starts_.end(), sample,
                                          [](std::uint64_t id, const Totals& totals) { return id < totals.samples; });
     const auto file = static_cast<std::size_t>(behind - starts_.begin());
@@ -109,11 +119,16 @@ class RecordFiles {
   /// Opens a file at its first record.
   [[nodiscard]] Chunks open(const std::string& name, const std::shared_ptr<const Plan>& plan,
                             std::unique_ptr<ByteStream> bytes) const {
-    Chunks chunks{name, std::move(bytes), Parser{plan}, 0, options_.max_record_bytes};
+    Chunks chunks = open_at(name, plan, std::move(bytes), 0);
     chunks.skip_header([&](const char* text, std::size_t size, bool is_end) {
       return Format::header_size(*plan, name, text, size, is_end);
     });
     return chunks;
+  }
+  /// Takes a file that was opened at a record.
+  [[nodiscard]] Chunks open_at(const std::string& name, const std::shared_ptr<const Plan>& plan,
+                               std::unique_ptr<ByteStream> bytes, std::uint64_t offset) const {
+    return {name, std::move(bytes), Parser{plan}, Format::rules(options_), offset, options_.max_record_bytes};
   }
 
   /// Says where a record is, as messages begin.
@@ -126,15 +141,18 @@ class RecordFiles {
   std::uint64_t settle(RecordFaults& faults, const std::string& name, std::uint64_t first_offset,
                        std::uint64_t before) const {
     const std::uint64_t total = before + faults.records().size();
-    const OnError policy = options_.on_error;
-    if (total > policy.max_skips()) {
-      const std::string place = where(name, first_offset);
-      if (policy.stops_at_once()) throw DataError{compose("{}: {}", place, faults.message())};
-      throw DataError{compose("{}: {}. {} records before it are damaged as well, and .on_error lets {} be left out",
-                              place, faults.message(), before, policy.max_skips())};
+    if (total > options_.on_error.max_skips()) {
+      refuse(compose("{}: {}", where(name, first_offset), faults.message()), before);
     }
     skips_.raise_to(total);
     return total;
+  }
+  /// The same of one part, which may be many records.
+  std::uint64_t settle(const DamagedPart& part, std::uint64_t before) const {
+    if (before + 1 > options_.on_error.max_skips()) refuse(part.message, before);
+    skips_.name(part.message);
+    skips_.raise_to(before + 1);
+    return before + 1;
   }
 
  private:
@@ -144,17 +162,51 @@ class RecordFiles {
     std::uint64_t damaged = 0;
   };
 
+  [[noreturn]] void refuse(const std::string& fault, std::uint64_t before) const {
+    if (options_.on_error.stops_at_once()) throw DataError{fault};
+    throw DataError{compose("{}. {} records before it are damaged as well, and .on_error lets {} be left out", fault,
+                            before, options_.on_error.max_skips())};
+  }
+
   const std::vector<std::string>& names_now() {
     if (names_.empty()) names_ = input_.expand();
     return names_;
   }
+  // Whoever looks at the files first does so before the workers are forked, most often.
   const std::shared_ptr<const Plan>& plan_now() {
-    if (plan_ == nullptr) {
-      const std::string& first = names_now().front();
-      TextHead head{first, open_bytes(first)};
-      plan_ = Format::plan(options_, first, head);
+    if (plan_ != nullptr) return plan_;
+    if (open_ == nullptr && !shelf_) shelf_.emplace("counts the samples of files");
+    for (const std::string& name : names_now()) {
+      TextHead head{name, open_bytes(name)};
+      const auto lines = std::count(head.text(), head.text() + head.size(), '\n');
+      const bool is_enough = head.damage().empty() || (!options_.on_error.stops_at_once() && lines >= 2);
+      if (!is_enough && (options_.on_error.stops_at_once() || name == names_.back())) throw DataError{head.damage()};
+      if (!is_enough) continue;  // another file may tell what there is
+      plan_ = Format::plan(options_, name, head);
+      if (options_.on_error.stops_at_once() && !head.damage().empty()) throw DataError{head.damage()};
+      break;
     }
     return plan_;
+  }
+
+  // Has the indexes of all files from the process that makes them for all.
+  void find_indexes() {
+    (void)plan_now();
+    const auto schema = FileIndex::schema();
+    const auto all = std::make_shared<const Block>(shelf_->find_or_make(schema, [&](const auto& go_on) {
+      add_indexes(go_on);
+      std::vector<Block> blocks;
+      for (const auto& index : indexes_) blocks.push_back(index->to_block(schema, blocks.size()));
+      return blocks;
+    }));
+    indexes_.clear();
+    starts_.clear();
+    for (std::size_t file = 0; file < all->rows(); ++file) take_index(FileIndex::of_row(all, file));
+    skips_.raise_to(starts_.back().damaged);
+  }
+  template <class Progress>
+  void add_indexes(const Progress& progress) {
+    while (indexes_.size() < names_now().size()) add_index(progress);
   }
 
   void take_index(FileIndex index) {
@@ -166,42 +218,46 @@ class RecordFiles {
   }
 
   // Where damaged records are left out, they must be known: all is parsed. Else the line ends are counted.
-  void add_index() {
+  template <class Progress>
+  void add_index(const Progress& progress) {
     const std::string& name = names_now()[indexes_.size()];
     const auto plan = plan_now();
     auto file = std::make_unique<FileBytes>(name);
     const FileStamp stamp = file->stamp();
     Chunks chunks = open(name, plan, std::move(file));
-    FileIndex index = options_.on_error.stops_at_once() ? count_records(name, chunks.end()) : parse_all(name, chunks);
-    index.stamp = stamp;
-    take_index(std::move(index));
+    take_index(options_.on_error.stops_at_once() ? count_records(chunks, stamp, progress)
+                                                 : parse_all(name, chunks, stamp, progress));
   }
 
-  [[nodiscard]] FileIndex count_records(const std::string& name, std::uint64_t begin) const {
-    FileBytes file{name, begin};
-    const std::size_t piece = (room_for(file, std::size_t{256} << 10) + 63) / 64 * 64;
-    RecordCounter counter{Format::rules(options_), begin};
-    std::vector<char> buffer(piece + text_padding);
-    for (std::size_t got = piece; got == piece;) {
-      got = file.read(buffer.data(), piece);
-      counter.add(buffer.data(), got);
-    }
-    return counter.finish();
+  template <class Progress>
+  [[nodiscard]] FileIndex count_records(Chunks& chunks, const FileStamp& stamp, const Progress& progress) const {
+    RecordCounter counter{Format::rules(options_), chunks.end()};
+    chunks.take_rest([&](const char* text, std::size_t size) {
+      counter.add(text, size);
+      progress();
+    });
+    return counter.finish(stamp);
   }
 
-  [[nodiscard]] FileIndex parse_all(const std::string& name, Chunks& chunks) const {
-    FileIndex index;
+  template <class Progress>
+  [[nodiscard]] FileIndex parse_all(const std::string& name, Chunks& chunks, const FileStamp& stamp,
+                                    const Progress& progress) const {
+    FileIndexDraft index;
     std::uint64_t damaged = starts_.empty() ? 0 : starts_.back().damaged;
-    while (chunks.next()) {
+    const auto leave_out = [&](const DamagedPart& part) {
+      damaged = settle(part, damaged);
+      index.add_long_record(part.offset);  // plain files have no other damaged parts
+    };
+    while (chunks.next(leave_out)) {
       RecordFaults faults;
       (void)chunks.parser().parse(faults);
       note_records(chunks, faults, index);
       if (!faults.empty()) {
         damaged = settle(faults, name, chunks.offset() + chunks.parser().begin(faults.first()), damaged);
       }
+      progress();
     }
-    index.end = chunks.end();
-    return index;
+    return std::move(index).finish(stamp, chunks.end());
   }
 
   InputFiles input_;
@@ -209,6 +265,7 @@ class RecordFiles {
   OpenBytes open_;
   SkipCount skips_{};
   std::mutex mutex_{};
+  std::optional<SampleShelf> shelf_{};  // of the indexes
   std::vector<std::string> names_{};
   std::shared_ptr<const Plan> plan_{};
   std::vector<std::shared_ptr<const FileIndex>> indexes_{};  // of the first files

@@ -54,8 +54,7 @@ class RecordReader final : public BlockReader {
                 (place.index->damaged_before(place.record) - place.index->damaged_before(from.record));
     auto bytes = std::make_unique<FileBytes>(names_[file_], from.offset);
     if (bytes->stamp() != place.index->stamp) throw_changed(names_[file_]);
-    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, from.offset,
-                    files_->options().max_record_bytes);
+    chunks_.emplace(files_->open_at(names_[file_], plan_, std::move(bytes), from.offset));
     skip(sample - next_id_);
   }
 
@@ -65,6 +64,7 @@ class RecordReader final : public BlockReader {
     next_id_ = place.samples;
     damaged_ = place.damaged;
     if (place.state.has_value() && file_ < names_.size()) enter_file(sample, place);
+    files_->skips().raise_to(damaged_);
     skip(sample - next_id_);
   }
   [[nodiscard]] ReaderPlace place() const override {
@@ -97,15 +97,20 @@ class RecordReader final : public BlockReader {
 
  private:
   bool next_piece() {
+    const auto leave_out = [this](const DamagedPart& part) {
+      damaged_ = files_->settle(part, damaged_);
+      if (index_ && part.is_record) index_->add_long_record(part.offset);
+    };
     while (true) {
       if (!chunks_ && !open_file()) return false;
-      if (chunks_->next()) break;
+      if (chunks_->next(leave_out)) break;
       close_file();
     }
-    RecordFaults faults;
     if (auto point = chunks_->take_point()) {
       state_ = FilePoint{chunks_->offset(), damaged_, std::move(*point)}.to_state(next_id_);
     }
+    chunks_->settle_piece(leave_out);
+    RecordFaults faults;
     std::vector<Column> columns = chunks_->parser().parse(faults);
     if (!faults.empty()) {
       const std::uint64_t offset = chunks_->offset() + chunks_->parser().begin(faults.first());
@@ -128,23 +133,22 @@ class RecordReader final : public BlockReader {
     state_ = place.state;
     next_id_ = state_.sample();
     damaged_ = point->damaged;
-    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, point->offset,
-                    files_->options().max_record_bytes);
+    chunks_.emplace(files_->open_at(names_[file_], plan_, std::move(bytes), point->offset));
   }
   bool open_file() {
     if (file_ >= names_.size()) return false;
     begin_of_file_ = {file_, next_id_, damaged_};
     state_ = {};
     auto bytes = files_->open_bytes(names_[file_]);
-    if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
+    if (is_indexed_) {
+      index_.emplace();
+      stamp_ = static_cast<const FileBytes&>(*bytes).stamp();
+    }
     chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
     return true;
   }
   void close_file() {
-    if (index_) {
-      index_->end = chunks_->end();
-      files_->offer(file_, std::move(*index_));
-    }
+    if (index_) files_->offer(file_, std::move(*index_).finish(stamp_, chunks_->end()));
     index_.reset();
     chunks_.reset();
     ++file_;
@@ -156,7 +160,8 @@ class RecordReader final : public BlockReader {
   bool is_indexed_;
   std::size_t file_ = 0;
   std::optional<typename Files::Chunks> chunks_{};
-  std::optional<FileIndex> index_{};  // of the file that is read from its beginning
+  std::optional<FileIndexDraft> index_{};  // of the file that is read from its beginning
+  FileStamp stamp_{};                      // of that
   ReaderPlace begin_of_file_{};
   ReaderState state_{};  // at a piece of the file up to this one
   std::uint64_t next_id_ = 0;
@@ -215,10 +220,22 @@ class RecordPicker {
     loaded_place_ = at;
     const std::uint64_t begin = loaded_->places[at].offset;
     const auto size = static_cast<std::size_t>(loaded_->end_of(at) - begin);
+    check_size(names_[place.file], begin, size);
     loaded_text_.resize(size + 1 + text_padding);
     std::size_t got = input_->read_at(begin, loaded_text_.data(), size);
     if (got > 0 && loaded_text_[got - 1] != '\n') loaded_text_[got++] = '\n';
     parser_.cut(loaded_text_.data(), got, true);
+  }
+
+  // Where nothing is left out, lengths have not been looked at. All records begin near the place.
+  void check_size(const std::string& name, std::uint64_t begin, std::size_t size) const {
+    const std::size_t most = files_.options().max_record_bytes;
+    if (size <= FileIndex::most_bytes || size - FileIndex::most_bytes <= 2 * most) return;
+    std::vector<char> text(FileIndex::most_bytes + text_padding);
+    typename Format::Parser parser{plan_};
+    const std::size_t before =
+        parser.cut(text.data(), input_->read_at(begin, text.data(), FileIndex::most_bytes), false);
+    throw DataError{text_of_long_record(name, begin + before, most)};
   }
 
   [[nodiscard]] std::uint64_t offset_of(const RecordPlace& place) {

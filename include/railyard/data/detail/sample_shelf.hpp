@@ -2,6 +2,8 @@
 // Samples that one of several forked processes makes, and that all of them see. Data room.
 #pragma once
 
+#include "railyard/data/detail/blocks.hpp"
+
 #include "railyard/core/block.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -24,6 +26,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,8 +42,9 @@ namespace detail {
 // samples leaves them for the others; later ones find them there even where that one has ended.
 class SampleShelf {
  public:
-  // Without memory it has no use.
-  SampleShelf() noexcept : process_(::getpid()) {
+  // doing: what the one does for which others wait, as a sentence says it. Without memory it has no use.
+  explicit SampleShelf(std::string_view doing = "fills a cache in memory") noexcept
+      : doing_(doing), process_(::getpid()) {
     try {
       file_ = adopt(::memfd_create("railyard-cache", MFD_CLOEXEC), "memory for samples");
     } catch (const Error&) {
@@ -64,6 +68,19 @@ class SampleShelf {
            status.st_ino == status_.st_ino && status.st_dev == status_.st_dev;
   }
 
+  // Returns the samples: those that are there, or else what make(go_on) returns, part after part, and leaves to the
+  // others. It calls go_on() now and then.
+  template <class Make>
+  [[nodiscard]] Block find_or_make(const std::shared_ptr<const Schema>& schema, Make&& make) const {
+    const Turn turn{*this};
+    if (auto found = turn.samples(schema)) return std::move(*found);
+    const std::vector<Block> parts = make([&turn] { turn.go_on(); });
+    if (turn.leave(parts)) {
+      if (auto left = turn.samples(schema)) return std::move(*left);
+    }
+    return join(parts);
+  }
+
   // Is the right to make the samples, if nobody has yet: others wait meanwhile. Given back with this object, or with
   // this process, however that ends, and not a child's that it forks meanwhile.
   class Turn {
@@ -77,7 +94,7 @@ class SampleShelf {
       Deadline deadline = Deadline::after(patience);
       LongWait wait{std::chrono::seconds{10}, WaitFor::own_run};
       while (!header.is_whole.load() && !(is_mine_ = lock(F_WRLCK))) {
-        wait.look([this] { return compose("{} fills a cache in memory for all of them", holder()); });
+        wait.look([this] { return compose("{} {} for all of them", holder(), shelf_->doing_); });
         futex_wait(header.made, made, std::chrono::milliseconds{20});
         if (const std::uint32_t now = header.made.load(); now != made) {
           made = now;
@@ -226,6 +243,7 @@ class SampleShelf {
     return Block{schema, std::move(columns), std::move(ids)};
   }
 
+  std::string_view doing_;
   pid_t process_;
   Descriptor file_{};
   struct stat status_ {};

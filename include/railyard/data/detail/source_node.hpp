@@ -150,7 +150,12 @@ class SourceNode final : public DataNode {
     if constexpr (requires {
                     { source_.skipped() } -> std::convertible_to<std::uint64_t>;
                   }) {
-      if (const std::uint64_t skipped = source_.skipped(); skipped > 0) counts[this] = skipped;
+      if (const std::uint64_t skipped = source_.skipped(); skipped > 0) counts[this].count = skipped;
+    }
+    if constexpr (requires {
+                    { source_.skipped_parts() } -> std::convertible_to<std::vector<std::string>>;
+                  }) {
+      if (auto parts = source_.skipped_parts(); !parts.empty()) counts[this].parts = std::move(parts);
     }
   }
   void take_stock(DataStock& stock) const override {

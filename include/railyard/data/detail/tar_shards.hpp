@@ -70,10 +70,15 @@ class TarShards {
     std::uint64_t left_out;
   };
   [[nodiscard]] std::optional<Entered> enter(const std::string& name, const ReaderPlace& place, std::uint64_t from) {
-    auto bytes = open_bytes(name);
-    const auto point = FilePoint::go_to(place, from, *bytes);
-    if (!point) return std::nullopt;
-    return Entered{{name, std::move(bytes), plan(), point->offset}, point->damaged};
+    if (!place.state.has_value()) return std::nullopt;
+    try {
+      auto bytes = open_bytes(name);
+      const auto point = FilePoint::go_to(place, from, *bytes);
+      if (!point) return std::nullopt;
+      return Entered{{name, std::move(bytes), plan(), point->offset}, point->damaged};
+    } catch (const DataError&) {
+      return std::nullopt;  // whoever reads it from its begin is told, and may leave it out
+    }
   }
   /// What must be read so that it is known which samples are left out.
   [[nodiscard]] TarContents contents_to_check() const noexcept {
@@ -81,8 +86,10 @@ class TarShards {
   }
 
   /// Throws: DataError, unless this may be left out as well, where `before` were. Returns how many there are now.
-  std::uint64_t leave_out(std::uint64_t before, const std::string& message) const {
+  /// is_part: of an archive, not one sample.
+  std::uint64_t leave_out(std::uint64_t before, const std::string& message, bool is_part) const {
     if (before + 1 > options_.on_error.max_skips()) throw DataError{message};
+    if (is_part) skips_.name(message);
     skips_.raise_to(before + 1);
     return before + 1;
   }
@@ -136,12 +143,13 @@ class TarWalk {
         first_(place.samples),
         left_out_(place.damaged),
         left_out_before_(place.damaged) {
-    if (!place.state.has_value() || file_ >= names_.size()) return;
-    auto entered = shards_->enter(names_[file_], place, from);
-    if (!entered) return;
-    reader_.emplace(std::move(entered->reader));
-    first_ = place.state.sample();
-    left_out_ = entered->left_out;
+    auto entered = file_ < names_.size() ? shards_->enter(names_[file_], place, from) : std::nullopt;
+    if (entered) {
+      reader_.emplace(std::move(entered->reader));
+      first_ = place.state.sample();
+      left_out_ = entered->left_out;
+    }
+    shards_->skips().raise_to(left_out_);
   }
 
   /// The number of the sample that comes first.
@@ -155,11 +163,11 @@ class TarWalk {
         if (!reader_) reader_.emplace(shards_->open(names_[file_]));
         sample = reader_->next(contents);
       } catch (const DataError& error) {
-        left_out_ = shards_->leave_out(left_out_, error.what());
+        left_out_ = shards_->leave_out(left_out_, error.what(), true);
       }
       if (sample && sample->fault.empty()) return sample;
       if (sample) {
-        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault));
+        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault), false);
       } else {
         reader_.reset();
         ++file_;

@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/byte_stream.hpp"
 #include "railyard/data/detail/number_text.hpp"
+#include "railyard/data/on_error.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
@@ -25,34 +26,47 @@ class TextHead {
   TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
     fill(room_for(*bytes_, std::size_t{64} << 10));
     const std::string_view all{buffer_.data(), size_};
-    if (const auto fault = fault_of_beginning(all, is_whole_); !fault.empty()) {
+    if (const auto fault = fault_of_beginning(all, is_whole_ && damage_.empty()); !fault.empty()) {
       throw DataError{compose("{} cannot be read: {}", file_, fault)};
     }
     if (all.starts_with(utf8_mark)) begin_ = utf8_mark.size();
     end_line();
   }
 
+  /// What is wrong with the file, as far as it was read; empty if nothing. Of one that is cut short by that, the lines
+  /// before are there.
+  [[nodiscard]] const std::string& damage() const noexcept { return damage_; }
+
   /// text_padding characters behind it can be read.
   [[nodiscard]] const char* text() const noexcept { return buffer_.data() + begin_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_ - begin_; }
-  /// Whether that is the whole file; then it ends with a line feed.
+  /// Whether that is the whole file, as far as it can be read; then it ends with a line feed.
   [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
 
-  /// Reads as much again. Throws: DataError if that would be more than most bytes.
-  void grow(std::size_t most) {
-    if (size_ > most) throw DataError{compose("{}: the first record is longer than {} bytes", file_, most)};
+  /// Reads as much again.
+  void grow() {
     fill(size_ * 2);
     end_line();
   }
+  [[nodiscard]] const std::string& file() const noexcept { return file_; }
 
  private:
   void fill(std::size_t size) {
     buffer_.resize(size + 1 + text_padding);
-    size_ += bytes_->read(buffer_.data() + size_, size - size_);
-    is_whole_ = size_ < size;
+    size_ += read_past_damage(*bytes_, buffer_.data() + size_, size - size_,
+                              [this](const StreamDamage& damage, std::size_t /*got*/) {
+                                if (damage_.empty()) damage_ = damage.what();
+                                is_cut_ = is_cut_ || damage.is_over();
+                              });
+    is_whole_ = is_cut_ || size_ < size;
   }
   void end_line() {
-    if (is_whole_ && size_ > begin_ && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
+    if (!is_whole_) return;
+    if (is_cut_) {
+      while (size_ > begin_ && buffer_[size_ - 1] != '\n') --size_;
+    } else if (size_ > begin_ && buffer_[size_ - 1] != '\n') {
+      buffer_[size_++] = '\n';
+    }
   }
 
   std::string file_;
@@ -61,17 +75,24 @@ class TextHead {
   std::size_t begin_ = 0;
   std::size_t size_ = 0;
   bool is_whole_ = false;
+  bool is_cut_ = false;
+  std::string damage_{};
 };
 
-/// Reads on until cut() finds so many records in what is there: least, and enough or 16 MiB of them.
+/// Reads on until cut() finds so many records in what is there: least, and enough or 16 MiB of them. Throws: DataError
+/// if the first ones are longer than records may be, and may not be left out.
 template <class Cut>
-void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t max_record_bytes, const Cut& cut) {
+void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t max_record_bytes, OnError on_error,
+              const Cut& cut) {
   constexpr std::size_t enough_bytes = std::size_t{16} << 20;
   while (true) {
     const std::size_t records = cut();
-    const bool is_enough = records >= least && (records >= enough || head.size() >= enough_bytes);
-    if (is_enough || head.is_whole()) return;
-    head.grow(max_record_bytes);
+    const bool has_least = records >= least || (!on_error.stops_at_once() && head.size() > max_record_bytes);
+    if (head.is_whole() || (has_least && (records >= enough || head.size() >= enough_bytes))) return;
+    if (!has_least && head.size() > max_record_bytes) {
+      throw DataError{compose("{}: the first record is longer than {} bytes", head.file(), max_record_bytes)};
+    }
+    head.grow();
   }
 }
 

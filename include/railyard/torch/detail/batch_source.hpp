@@ -63,30 +63,36 @@ class BatchSource {
 
   // Begins, or goes on, in the middle of an epoch.
   virtual void open(const EpochPosition& from) = 0;
-  // The next part, or nothing after the last.
+  // The next part, or nothing after the last. deadline: never, where it waits for nobody.
   [[nodiscard]] virtual std::optional<LoadedPart> next(const Deadline& deadline) = 0;
+  // Whether other threads or processes may keep it waiting: to look at the clock takes time.
+  [[nodiscard]] virtual bool waits_for_others() const noexcept = 0;
   // Lets go of what open() has begun.
   virtual void close() noexcept = 0;
 };
 
 // Reads the samples of the given indices as one batch.
 using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(std::span<const std::size_t> indices)>;
+// Reads samples that follow each other.
+using FetchRange = std::function<std::pair<at::Tensor, at::Tensor>(Range indices)>;
 
 // Asks for samples by their index. Parts are those of an EpochReader, and so are orders where it keeps them as lists,
 // which is what all are here: drawing a place costs more than to read a sample of a tensor.
 class IndexedBatches final : public BatchSource {
  public:
   IndexedBatches(Fetch fetch, const BatchShares& shares) : fetch_(std::move(fetch)), shares_(shares) {}
+  // Of samples in their own order.
+  IndexedBatches(FetchRange fetch, const BatchShares& shares) : fetch_range_(std::move(fetch)), shares_(shares) {}
 
   void open(const EpochPosition& from) override {
     position_ = from;
     batch_ = {static_cast<std::size_t>(from.consumed()), static_cast<std::size_t>(from.consumed())};
     num_parts_ = part_ = 0;
-    const auto count = static_cast<std::size_t>(*from.count());
+    count_ = static_cast<std::size_t>(*from.count());
     if (from.is_shuffled()) {
-      order_ = shuffled_indices(count, derive_seed(from.seed(), from.epoch()));
-    } else if (order_.empty()) {
-      order_ = ordered_indices(count);
+      order_ = shuffled_indices(count_, derive_seed(from.seed(), from.epoch()));
+    } else if (!fetch_range_ && order_.empty()) {
+      order_ = ordered_indices(count_);
     }
   }
 
@@ -94,7 +100,7 @@ class IndexedBatches final : public BatchSource {
     if (part_ == num_parts_ && !begin_batch()) return std::nullopt;
     const Range whole = part_of(batch_, part_++, num_parts_);
     const Range mine = part_of(whole, shares_.rank, shares_.world_size);
-    if (part_ == num_parts_) position_ = position_.moved_to(batch_.end, {});
+    if (part_ == num_parts_) position_.move_to(batch_.end);
     LoadedPart part{.samples = mine.size(), .completes_batch = part_ == num_parts_, .after = position_};
     // Who has no sample is given another worker's, which does not count, to keep step.
     std::tie(part.data, part.target) = read(mine.size() > 0 ? mine : Range{whole.begin, whole.begin + 1});
@@ -102,11 +108,12 @@ class IndexedBatches final : public BatchSource {
   }
 
   void close() noexcept override {}
+  [[nodiscard]] bool waits_for_others() const noexcept override { return false; }
 
  private:
   // Goes on to the next batch. False at the end of the epoch.
   bool begin_batch() {
-    const std::size_t left = order_.size() - batch_.end;
+    const std::size_t left = count_ - batch_.end;
     if (left < (shares_.drop_last ? shares_.global_batch_size : 1)) return false;
     batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, left)};
     num_parts_ = std::min(shares_.micro_batches, batch_.size());
@@ -115,20 +122,21 @@ class IndexedBatches final : public BatchSource {
   }
 
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> read(Range places) const {
-    const auto indices = std::span{order_}.subspan(places.begin, places.size());
-    auto batch = fetch_(indices);
+    auto batch = fetch_range_ ? fetch_range_(places) : fetch_(std::span{order_}.subspan(places.begin, places.size()));
     const at::Tensor& data = batch.first;
-    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(indices.size())) return batch;
+    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(places.size())) return batch;
     throw DataError{
         compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
                 "dimension must count the samples",
-                indices.size(), shares_.rank, shares_.world_size, shape_of(data))};
+                places.size(), shares_.rank, shares_.world_size, shape_of(data))};
   }
 
-  Fetch fetch_;
+  Fetch fetch_{};
+  FetchRange fetch_range_{};  // one of both
   BatchShares shares_;
   EpochPosition position_{};  // after the last whole batch
-  std::vector<std::size_t> order_{};
+  std::size_t count_ = 0;
+  std::vector<std::size_t> order_{};  // for the first
   Range batch_{};
   std::size_t num_parts_ = 0;
   std::size_t part_ = 0;  // that is read next
@@ -191,6 +199,8 @@ class DatasetBatches final : public BatchSource {
     return part;
   }
 
+  [[nodiscard]] bool waits_for_others() const noexcept override { return true; }
+
   void close() noexcept override {
     if (!reader_) return;
     if (reader_->is_late()) feed_.reset();  // which what was left behind may still use
@@ -205,13 +215,19 @@ class DatasetBatches final : public BatchSource {
   void tell_of_skipped() {
     SkipCounts by_source;
     dataset_.node()->count_skipped(by_source);
-    std::map<std::string, std::uint64_t> counts;  // of sources that messages call alike, all together
-    for (const auto& [source, count] : by_source) counts[source->describe()] += count;
+    std::map<std::string, Skipped> counts;  // of sources that messages call alike, all together
+    for (const auto& [source, skipped] : by_source) {
+      Skipped& all = counts[source->describe()];
+      all.count += skipped.count;
+      all.parts.insert(all.parts.end(), skipped.parts.begin(), skipped.parts.end());
+    }
     const std::string of = dataset_.name().empty() ? "" : compose(" (dataset \"{}\")", dataset_.name());
-    for (const auto& [source, count] : counts) {
+    for (const auto& [source, skipped] : counts) {
+      const std::uint64_t count = skipped.count;
       if (std::exchange(told_of_[source], count) == count) continue;
-      warn_(compose("{}: {} damaged sample{} left out, as .on_error says{}", source, count,
-                    count == 1 ? " was" : "s were", of));
+      warn_(compose("{}: {} damaged sample{} left out, as .on_error says{}{}{}", source, count,
+                    count == 1 ? " was" : "s were", of,
+                    skipped.parts.empty() ? "" : "; as one each: ", joined_first(skipped.parts, 8)));
     }
   }
 
