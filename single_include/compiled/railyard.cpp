@@ -5585,6 +5585,10 @@ std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest) 
   return digest;
 }
 
+StreamDamage::StreamDamage(const std::string& message, bool is_over) : DataError(message), is_over_(is_over) {}
+
+auto StreamDamage::add_got(std::size_t bytes) noexcept -> void { got_ += bytes; }
+
 auto ByteStream::skip(std::uint64_t size) -> std::uint64_t {
     std::array<char, 65536> part;
     std::uint64_t done = 0;
@@ -5614,6 +5618,16 @@ auto StreamPoints::take(std::uint64_t offset) -> std::optional<StreamPoint> {
     }
     return found;
   }
+
+std::uint64_t skip_past_damage(ByteStream& stream, std::uint64_t size) {
+  std::array<char, 65536> part;
+  std::uint64_t done = 0;
+  for (std::size_t got = 1; got > 0 && done < size; done += got) {
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), size - done));
+    got = read_past_damage(stream, part.data(), wanted, [](const auto&...) {});
+  }
+  return done;
+}
 
 std::size_t room_for(const ByteStream& stream, std::size_t most) noexcept {
   const std::uint64_t left = stream.left();
@@ -5690,8 +5704,8 @@ std::uint64_t line_at(ByteStream& stream, std::uint64_t offset) {
   std::array<char, 65536> part{};
   std::uint64_t line = 1;
   while (offset > 0) {
-    const std::size_t got =
-        stream.read(part.data(), static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset)));
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset));
+    const std::size_t got = read_past_damage(stream, part.data(), wanted, [](const auto&...) {});
     if (got == 0) break;
     line += static_cast<std::uint64_t>(std::count(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(got), '\n'));
     offset -= got;
@@ -5707,6 +5721,11 @@ auto CompressedInput::next() -> std::string_view {
     return {piece_.data(), got};
   }
 
+auto CompressedInput::seek(std::uint64_t offset) noexcept -> void {
+    read_ = offset;
+    file_.seek(offset);
+  }
+
 auto CompressedInput::place(std::size_t left) const -> std::optional<CompressedPlace> {
     const std::uint64_t offset = read_ - left;
     const std::uint64_t size = file_.stamp().size;
@@ -5719,13 +5738,12 @@ auto CompressedInput::go_to(const CompressedPlace& place) -> std::optional<std::
     if (place.file_size != file_.stamp().size || place.offset > place.file_size) return std::nullopt;
     std::string bytes = before(place.offset);
     if (place.digest != digest_of(std::as_bytes(std::span{bytes}))) return std::nullopt;
-    read_ = place.offset;
-    file_.seek(read_);
+    seek(place.offset);
     return bytes;
   }
 
-auto CompressedInput::fail(std::string_view what, std::size_t left) const -> void {
-    throw DataError{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what)};
+auto CompressedInput::fail(std::string_view what, std::size_t left, bool is_over) const -> void {
+    throw StreamDamage{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what), is_over};
   }
 
 auto CompressedInput::before(std::uint64_t offset) const -> std::string {
@@ -5733,71 +5751,6 @@ auto CompressedInput::before(std::uint64_t offset) const -> std::string {
     bytes.resize(file_.read_at(offset - bytes.size(), bytes.data(), bytes.size()));
     return bytes;
   }
-
-TextHead::TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
-    fill(room_for(*bytes_, std::size_t{64} << 10));
-    const std::string_view all{buffer_.data(), size_};
-    if (const auto fault = fault_of_beginning(all, is_whole_); !fault.empty()) {
-      throw DataError{compose("{} cannot be read: {}", file_, fault)};
-    }
-    if (all.starts_with(utf8_mark)) begin_ = utf8_mark.size();
-    end_line();
-  }
-
-auto TextHead::text() const noexcept -> const char* { return buffer_.data() + begin_; }
-
-auto TextHead::grow(std::size_t most) -> void {
-    if (size_ > most) throw DataError{compose("{}: the first record is longer than {} bytes", file_, most)};
-    fill(size_ * 2);
-    end_line();
-  }
-
-auto TextHead::fill(std::size_t size) -> void {
-    buffer_.resize(size + 1 + text_padding);
-    size_ += bytes_->read(buffer_.data() + size_, size - size_);
-    is_whole_ = size_ < size;
-  }
-
-auto TextHead::end_line() -> void {
-    if (is_whole_ && size_ > begin_ && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
-  }
-
-std::size_t find_invalid_utf8(std::string_view text, std::size_t from) noexcept {
-  std::size_t at = from;
-  while (at < text.size()) {
-    std::uint64_t eight = 0;
-    if (text.size() - at >= sizeof eight) {
-      std::memcpy(&eight, text.data() + at, sizeof eight);
-      if ((eight & 0x8080808080808080U) == 0) {
-        at += sizeof eight;
-        continue;
-      }
-    }
-    const std::size_t length = utf8_length(text.substr(at));
-    if (length == 0) return at;
-    at += length;
-  }
-  return at;
-}
-
-std::string shown_text(std::string_view text) {
-  constexpr std::size_t most = 60;
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string out;
-  for (std::size_t at = 0; at < text.size() && at < most;) {
-    const std::size_t length = utf8_length(text.substr(at));
-    const auto code = static_cast<unsigned char>(text[at]);
-    if (length == 0 || code < 0x20 || code == 0x7F) {
-      out += "\\x";
-      out += {digits[code / 16], digits[code % 16]};
-      ++at;
-    } else {
-      out += text.substr(at, length);
-      at += length;
-    }
-  }
-  return text.size() > most ? out + "... (" + std::to_string(text.size()) + " bytes)" : out;
-}
 
 auto Fingerprint::add(std::uint64_t number) noexcept -> void { value_ = mix_bits(value_ ^ mix_bits(number)); }
 
@@ -5840,18 +5793,103 @@ std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept {
 
 namespace railyard::inline v0_1 {
 
-auto SkipCount::count() const noexcept -> std::uint64_t { return count_->load(std::memory_order_relaxed); }
+auto SkipCount::count() const noexcept -> std::uint64_t { return shared_->count.load(std::memory_order_relaxed); }
 
 auto SkipCount::raise_to(std::uint64_t count) const noexcept -> void {
-    std::uint64_t seen = count_->load(std::memory_order_relaxed);
-    while (seen < count && !count_->compare_exchange_weak(seen, count, std::memory_order_relaxed)) {
+    std::uint64_t seen = shared_->count.load(std::memory_order_relaxed);
+    while (seen < count && !shared_->count.compare_exchange_weak(seen, count, std::memory_order_relaxed)) {
     }
+  }
+
+auto SkipCount::name(const std::string& what) const -> void {
+    constexpr std::size_t most = 8;
+    const std::lock_guard lock{shared_->mutex};
+    std::vector<std::string>& names = shared_->names;
+    if (names.size() < most && std::find(names.begin(), names.end(), what) == names.end()) names.push_back(what);
+  }
+
+auto SkipCount::names() const -> std::vector<std::string> {
+    const std::lock_guard lock{shared_->mutex};
+    return shared_->names;
   }
 
 }
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+TextHead::TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
+    fill(room_for(*bytes_, std::size_t{64} << 10));
+    const std::string_view all{buffer_.data(), size_};
+    if (const auto fault = fault_of_beginning(all, is_whole_ && damage_.empty()); !fault.empty()) {
+      throw DataError{compose("{} cannot be read: {}", file_, fault)};
+    }
+    if (all.starts_with(utf8_mark)) begin_ = utf8_mark.size();
+    end_line();
+  }
+
+auto TextHead::text() const noexcept -> const char* { return buffer_.data() + begin_; }
+
+auto TextHead::grow() -> void {
+    fill(size_ * 2);
+    end_line();
+  }
+
+auto TextHead::fill(std::size_t size) -> void {
+    buffer_.resize(size + 1 + text_padding);
+    size_ += read_past_damage(*bytes_, buffer_.data() + size_, size - size_,
+                              [this](const StreamDamage& damage, std::size_t /*got*/) {
+                                if (damage_.empty()) damage_ = damage.what();
+                                is_cut_ = is_cut_ || damage.is_over();
+                              });
+    is_whole_ = is_cut_ || size_ < size;
+  }
+
+auto TextHead::end_line() -> void {
+    if (!is_whole_) return;
+    if (is_cut_) {
+      while (size_ > begin_ && buffer_[size_ - 1] != '\n') --size_;
+    } else if (size_ > begin_ && buffer_[size_ - 1] != '\n') {
+      buffer_[size_++] = '\n';
+    }
+  }
+
+std::size_t find_invalid_utf8(std::string_view text, std::size_t from) noexcept {
+  std::size_t at = from;
+  while (at < text.size()) {
+    std::uint64_t eight = 0;
+    if (text.size() - at >= sizeof eight) {
+      std::memcpy(&eight, text.data() + at, sizeof eight);
+      if ((eight & 0x8080808080808080U) == 0) {
+        at += sizeof eight;
+        continue;
+      }
+    }
+    const std::size_t length = utf8_length(text.substr(at));
+    if (length == 0) return at;
+    at += length;
+  }
+  return at;
+}
+
+std::string shown_text(std::string_view text) {
+  constexpr std::size_t most = 60;
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string out;
+  for (std::size_t at = 0; at < text.size() && at < most;) {
+    const std::size_t length = utf8_length(text.substr(at));
+    const auto code = static_cast<unsigned char>(text[at]);
+    if (length == 0 || code < 0x20 || code == 0x7F) {
+      out += "\\x";
+      out += {digits[code / 16], digits[code % 16]};
+      ++at;
+    } else {
+      out += text.substr(at, length);
+      at += length;
+    }
+  }
+  return text.size() > most ? out + "... (" + std::to_string(text.size()) + " bytes)" : out;
+}
 
 auto CsvPlan::is_missing(std::string_view text) const noexcept -> bool {
     return std::find(options.missing.begin(), options.missing.end(), text) != options.missing.end();
@@ -5975,7 +6013,7 @@ std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
     if (parse_number(text, number) == NumberFault::none && number == number) plan->is_number_missing = true;
   }
   CsvCutter cutter{options.delimiter, options.quote};
-  cut_head(head, options.has_header ? 2 : 1, options.inference_rows, options.max_record_bytes, [&] {
+  cut_head(head, options.has_header ? 2 : 1, options.inference_rows, options.max_record_bytes, options.on_error, [&] {
     cutter.cut(head.text(), head.size(), head.is_whole());
     return cutter.records().size();
   });
@@ -6234,14 +6272,6 @@ auto CsvParser::read_texts(const Cells cells) const -> Column {
     return Column{{bytes, reinterpret_cast<const std::byte*>(to)}, std::move(ends)};
   }
 
-auto FileIndex::add_record(std::uint64_t begin) -> void {
-    if (places.empty() || records - places.back().record >= most_records ||
-        begin - places.back().offset >= most_bytes) {
-      places.push_back({begin, records});
-    }
-    ++records;
-  }
-
 auto FileIndex::samples() const noexcept -> std::uint64_t { return records - damaged.size(); }
 
 auto FileIndex::record_of(std::uint64_t sample) const noexcept -> std::uint64_t {
@@ -6271,6 +6301,59 @@ auto FileIndex::damaged_before(std::uint64_t record) const noexcept -> std::uint
     return static_cast<std::uint64_t>(std::lower_bound(damaged.begin(), damaged.end(), record) - damaged.begin());
   }
 
+auto FileIndex::schema() -> std::shared_ptr<const Schema> {
+    return std::make_shared<const Schema>(
+        Schema{{"file", Dtype::i64, {5}}, {"places", Dtype::i64, {-1}}, {"damaged", Dtype::i64, {-1}}});
+  }
+
+auto FileIndex::to_block(const std::shared_ptr<const Schema>& of_block, std::uint64_t file) const -> Block {
+    std::vector<std::int64_t> numbers;
+    for (const std::uint64_t number : {stamp.size, records, end}) numbers.push_back(static_cast<std::int64_t>(number));
+    numbers.insert(numbers.end(), {stamp.seconds, stamp.nanoseconds});
+    return {of_block, {Column{(*of_block)[0], std::move(numbers)}, one_row(places), one_row(damaged)}, {file}};
+  }
+
+auto FileIndex::of_row(const std::shared_ptr<const Block>& all, std::size_t row) -> FileIndex {
+    const Block& block = *all;
+    const auto numbers = block[0].values<std::int64_t>(row);
+    FileIndex index;
+    index.stamp = {static_cast<std::uint64_t>(numbers[0]), numbers[3], numbers[4]};
+    index.records = static_cast<std::uint64_t>(numbers[1]);
+    index.end = static_cast<std::uint64_t>(numbers[2]);
+    index.places = block[1].values<Place>(row);
+    index.damaged = block[2].values<std::uint64_t>(row);
+    index.memory = all;
+    return index;
+  }
+
+auto FileIndexDraft::add_record(std::uint64_t begin) -> void {
+    if (places_.empty() || records_ - places_.back().record >= FileIndex::most_records ||
+        begin - places_.back().offset >= FileIndex::most_bytes) {
+      places_.push_back({begin, records_});
+    }
+    ++records_;
+  }
+
+auto FileIndexDraft::add_records(std::uint64_t count) noexcept -> void { records_ += count; }
+
+auto FileIndexDraft::mark_damaged(std::uint64_t record) -> void { damaged_.push_back(record); }
+
+auto FileIndexDraft::add_long_record(std::uint64_t begin) -> void {
+    mark_damaged(records_);
+    places_.push_back({begin, records_});
+    ++records_;
+  }
+
+auto FileIndexDraft::is_far_from_next_place(std::uint64_t num_records, std::uint64_t end) const noexcept -> bool {
+    return !places_.empty() && records_ - places_.back().record + num_records <= FileIndex::most_records &&
+           end - places_.back().offset <= FileIndex::most_bytes;
+  }
+
+auto FileIndexDraft::finish(const FileStamp& stamp, std::uint64_t end) && -> FileIndex {
+    const auto kept = std::make_shared<const FileIndexDraft>(std::move(*this));
+    return {stamp, kept->records_, end, kept->places_, kept->damaged_, kept};
+  }
+
 RecordCounter::RecordCounter(RecordRules rules, std::uint64_t begin) : rules_(rules), at_(begin), line_(begin) {}
 
 auto RecordCounter::add(const char* text, std::size_t size) -> void {
@@ -6285,10 +6368,9 @@ auto RecordCounter::add(const char* text, std::size_t size) -> void {
     }
   }
 
-auto RecordCounter::finish() -> FileIndex {
+auto RecordCounter::finish(const FileStamp& stamp) -> FileIndex {
     if (at_ > line_ && !is_blank(at_, last_)) index_.add_record(line_);
-    index_.end = at_;
-    return std::move(index_);
+    return std::move(index_).finish(stamp, at_);
   }
 
 auto RecordCounter::add_block(const char* text, std::size_t size, const Marks& marks) -> void {
@@ -6310,8 +6392,8 @@ auto RecordCounter::add_lines(const char* text, std::uint64_t lines) -> void {
     const auto num_lines = std::uint64_t{count_bits(lines)};
     const bool may_be_blank = (lines & (lines << 1 | lines << 2)) != 0 ||
                               at_ + static_cast<std::uint64_t>(std::countr_zero(lines)) <= line_ + 1;
-    if (is_far_from_next_place(num_lines) && (rules_.has_blank_records || !may_be_blank)) {
-      index_.records += num_lines;
+    if (index_.is_far_from_next_place(num_lines, at_ + 64) && (rules_.has_blank_records || !may_be_blank)) {
+      index_.add_records(num_lines);
       line_ = at_ + static_cast<std::uint64_t>(std::bit_width(lines));
       return;
     }
@@ -6326,11 +6408,388 @@ auto RecordCounter::is_blank(std::uint64_t end, char before) const noexcept -> b
     return !rules_.has_blank_records && (end == line_ || (end == line_ + 1 && before == '\r'));
   }
 
-auto RecordCounter::is_far_from_next_place(std::uint64_t num_lines) const noexcept -> bool {
-    if (index_.places.empty()) return false;
-    const FileIndex::Place& last = index_.places.back();
-    return index_.records - last.record + num_lines <= FileIndex::most_records &&
-           at_ + 64 - last.offset <= FileIndex::most_bytes;
+std::string text_of_long_record(const std::string& file, std::uint64_t offset, std::size_t most) {
+  return compose(
+      "{}: the record at byte {} is longer than {} bytes, which .max_record_bytes allows: a quote may be "
+      "opened there that is never closed",
+      file, offset, most);
+}
+
+std::size_t bytes_of(const Block& block) noexcept {
+  std::size_t bytes = block.rows() * sizeof(std::uint64_t);
+  for (const Column& column : block.columns()) {
+    bytes += column.bytes().size() + (column.is_ragged() ? column.rows() * sizeof(std::uint64_t) : 0);
+  }
+  return bytes;
+}
+
+Column take(const Column& column, std::span<const std::size_t> rows) {
+  if (column.is_ragged() || column.rows() == 0) return column.take(rows);
+  const std::size_t size = column.sample(0).size();
+  const std::byte* from = column.sample(0).data();
+  const std::shared_ptr<std::byte[]> copy{new std::byte[size * rows.size()]};  // not zeroed first
+  switch (size) {
+    case 1:
+      gather<1>(from, rows, copy.get());
+      break;
+    case 2:
+      gather<2>(from, rows, copy.get());
+      break;
+    case 4:
+      gather<4>(from, rows, copy.get());
+      break;
+    case 8:
+      gather<8>(from, rows, copy.get());
+      break;
+    default:
+      for (std::size_t at = 0; at < rows.size(); ++at) {
+        std::memcpy(copy.get() + at * size, from + rows[at] * size, size);
+      }
+  }
+  return {std::shared_ptr<const std::byte>{copy, copy.get()}, rows.size(), size};
+}
+
+bool is_contiguous(std::span<const std::size_t> rows) noexcept {
+  for (std::size_t at = 1; at < rows.size(); ++at) {
+    if (rows[at] != rows[at - 1] + 1) return false;
+  }
+  return true;
+}
+
+Block take(const Block& block, std::span<const std::size_t> rows) {
+  if (rows.empty()) return block.slice(0, 0);
+  if (is_contiguous(rows)) return block.slice(rows.front(), rows.back() + 1);
+  std::vector<Column> columns;
+  std::vector<std::uint64_t> ids;
+  for (const Column& column : block.columns()) columns.push_back(take(column, rows));
+  for (const std::size_t row : rows) ids.push_back(block.ids()[row]);
+  return {block.shared_schema(), std::move(columns), std::move(ids)};
+}
+
+Column join_columns(std::span<const Block> blocks, std::size_t column) {
+  std::size_t size = 0;
+  std::size_t rows = 0;
+  for (const Block& block : blocks) {
+    size += block[column].bytes().size();
+    rows += block.rows();
+  }
+  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
+  auto ends = std::make_shared<std::vector<std::uint64_t>>();
+  std::size_t done = 0;
+  for (const Block& block : blocks) {
+    const Column& part = block[column];
+    const auto bytes = part.bytes();
+    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
+    for (std::size_t row = 0; part.is_ragged() && row < part.rows(); ++row) {
+      ends->push_back(done + static_cast<std::size_t>(part.sample(row).data() - bytes.data()) +
+                      part.sample(row).size());
+    }
+    done += bytes.size();
+  }
+  std::shared_ptr<const std::byte> bytes{all, all.get()};
+  if (!ends->empty()) return {std::move(bytes), std::move(ends)};
+  return {std::move(bytes), rows, rows == 0 ? 0 : size / rows};
+}
+
+Block join_copies(std::span<const Block> blocks) {
+  std::vector<Column> columns;
+  for (std::size_t column = 0; column < blocks.front().columns().size(); ++column) {
+    columns.push_back(join_columns(blocks, column));
+  }
+  std::vector<std::uint64_t> ids;
+  for (const Block& block : blocks) ids.insert(ids.end(), block.ids().begin(), block.ids().end());
+  return {blocks.front().shared_schema(), std::move(columns), std::move(ids)};
+}
+
+Block join(std::span<const Block> blocks) {
+  std::vector<Block> full;
+  for (const Block& block : blocks) {
+    if (!block.empty()) full.push_back(block);
+  }
+  if (full.empty()) return blocks.front();
+  return full.size() == 1 ? full.front() : join_copies(full);
+}
+
+Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                          std::size_t column) {
+  std::size_t size = 0;
+  for (const RowOfPart& row : rows) size += parts[row.part][column].sample(row.row).size();
+  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
+  auto ends = std::make_shared<std::vector<std::uint64_t>>();
+  ends->reserve(rows.size());
+  std::size_t done = 0;
+  for (const RowOfPart& row : rows) {
+    const auto bytes = parts[row.part][column].sample(row.row);
+    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
+    ends->push_back(done += bytes.size());
+  }
+  return {std::shared_ptr<const std::byte>{all, all.get()}, std::move(ends)};
+}
+
+Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                         std::size_t column) {
+  std::size_t size = 0;
+  std::vector<const std::byte*> begins;
+  for (const Block& part : parts) {
+    if (!part.empty()) size = part[column].sample(0).size();
+    begins.push_back(part[column].bytes().data());
+  }
+  const std::shared_ptr<std::byte[]> all{new std::byte[size * rows.size()]};
+  std::byte* to = all.get();
+  for (const RowOfPart& row : rows) {
+    std::memcpy(to, begins[row.part] + row.row * size, size);
+    to += size;
+  }
+  return {std::shared_ptr<const std::byte>{all, all.get()}, rows.size(), size};
+}
+
+Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows) {
+  if (rows.empty()) return parts.front().slice(0, 0);
+  const std::shared_ptr<const Schema>& schema = parts.front().shared_schema();
+  std::vector<Column> columns;
+  for (std::size_t column = 0; column < schema->size(); ++column) {
+    columns.push_back((*schema)[column].is_ragged() ? gather_ragged(parts, rows, column)
+                                                    : gather_fixed(parts, rows, column));
+  }
+  std::vector<std::uint64_t> ids;
+  ids.reserve(rows.size());
+  for (const RowOfPart& row : rows) ids.push_back(parts[row.part].ids()[row.row]);
+  return {schema, std::move(columns), std::move(ids)};
+}
+
+Block no_samples(const std::shared_ptr<const Schema>& schema) {
+  std::vector<Column> columns;
+  for (const Field& field : *schema) {
+    if (field.is_ragged()) {
+      columns.emplace_back(nullptr, std::make_shared<const std::vector<std::uint64_t>>());
+    } else {
+      columns.emplace_back(nullptr, 0, field.width() * size_of(field.dtype));
+    }
+  }
+  return {schema, std::move(columns), {}};
+}
+
+Block with_ids_from(const Block& block, std::uint64_t first) {
+  if (first == 0) return block;
+  std::vector<std::uint64_t> ids;
+  for (const std::uint64_t id : block.ids()) ids.push_back(first + id);
+  return {block.shared_schema(), block.columns(), std::move(ids)};
+}
+
+auto WaitWatch::Shared::why_over(WaitFor whom) const -> std::string {
+      {
+        const std::lock_guard lock{mutex_};
+        if (!why_over_) return "whoever wanted it has ended";
+        if (std::string why = why_over_(whom); !why.empty()) return why;
+      }
+      return beyond_ != nullptr ? beyond_->why_over(whom) : std::string{};
+    }
+
+auto WaitWatch::Shared::say(const std::string& text) const -> void {
+      {
+        const std::lock_guard lock{mutex_};
+        if (say_) return say_(text);
+      }
+      beyond_ != nullptr ? beyond_->say(text) : say_aloud(text);
+    }
+
+auto WaitWatch::Shared::note(std::string text) const -> void {
+      const std::lock_guard lock{mutex_};
+      noted_ = std::move(text);
+    }
+
+WaitWatch::WaitWatch(std::function<std::string(WaitFor)> why_over, std::function<void(const std::string&)> say) : shared_(std::make_shared<Shared>()) {
+    shared_->why_over_ = std::move(why_over);
+    shared_->say_ = std::move(say);
+    shared_->beyond_ = of_thread();
+  }
+
+WaitWatch::~WaitWatch() {
+    const std::lock_guard lock{shared_->mutex_};
+    shared_->why_over_ = nullptr;
+    shared_->say_ = nullptr;
+  }
+
+auto WaitWatch::noted() const -> std::string {
+    const std::lock_guard lock{shared_->mutex_};
+    return shared_->noted_;
+  }
+
+auto WaitWatch::of_thread() noexcept -> std::shared_ptr<const Shared>& {
+    static thread_local std::shared_ptr<const Shared> watch;
+    return watch;
+  }
+
+auto WaitWatch::say_aloud(const std::string& text) noexcept -> void { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
+
+WatchedThread::WatchedThread(const WaitWatch& watch) : before_(std::exchange(WaitWatch::of_thread(), watch.shared())) {}
+
+WatchedThread::~WatchedThread() { WaitWatch::of_thread() = std::move(before_); }
+
+LongWait::LongWait(std::chrono::nanoseconds first_word,
+                    WaitFor whom) : whom_(whom), watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
+
+LongWait::~LongWait() {
+    if (has_noted_) watch_->note({});
+  }
+
+SampleShelf::SampleShelf(std::string_view doing) noexcept : doing_(doing), process_(::getpid()) {
+    try {
+      file_ = adopt(::memfd_create("railyard-cache", MFD_CLOEXEC), "memory for samples");
+    } catch (const Error&) {
+      return;
+    }
+    const WriteSignalGuard<SIGXFSZ> guard;
+    if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
+    void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+    if (base != MAP_FAILED) header_ = ::new (base) Header;
+  }
+
+SampleShelf::~SampleShelf() {
+    if (header_ != nullptr) ::munmap(header_, header_bytes);
+  }
+
+auto SampleShelf::has_use() const noexcept -> bool {
+    struct stat status {};
+    return header_ != nullptr && ::getpid() != process_ && ::fstat(file_.get(), &status) == 0 &&
+           status.st_ino == status_.st_ino && status.st_dev == status_.st_dev;
+  }
+
+SampleShelf::Turn::Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience) : shelf_(&shelf) {
+      Header& header = *shelf.header_;
+      std::uint32_t made = header.made.load();
+      Deadline deadline = Deadline::after(patience);
+      LongWait wait{std::chrono::seconds{10}, WaitFor::own_run};
+      while (!header.is_whole.load() && !(is_mine_ = lock(F_WRLCK))) {
+        wait.look([this] { return compose("{} {} for all of them", holder(), shelf_->doing_); });
+        futex_wait(header.made, made, std::chrono::milliseconds{20});
+        if (const std::uint32_t now = header.made.load(); now != made) {
+          made = now;
+          deadline = Deadline::after(patience);
+        }
+        if (deadline.expired()) return;
+      }
+      if (is_mine_ && header.is_whole.load()) give_back();  // finished between the two looks
+    }
+
+SampleShelf::Turn::~Turn() {
+      if (is_mine_) give_back();
+    }
+
+auto SampleShelf::Turn::samples(const std::shared_ptr<const Schema>& schema) const -> std::optional<Block> {
+      return shelf_->header_->is_whole.load() ? shelf_->open(schema) : std::nullopt;
+    }
+
+auto SampleShelf::Turn::go_on() const noexcept -> void {
+      if (is_mine_) nudge(shelf_->header_->made);
+    }
+
+auto SampleShelf::Turn::leave(std::span<const Block> parts) const -> bool {
+      if (!is_mine_) return false;
+      if (!shelf_->write(parts)) {
+        static_cast<void>(::ftruncate(shelf_->file_.get(), header_bytes));
+        return false;
+      }
+      shelf_->header_->is_whole.store(true);
+      return true;
+    }
+
+auto SampleShelf::Turn::lock(short type) const noexcept -> bool {
+      struct flock lock {};
+      lock.l_type = type;
+      lock.l_whence = SEEK_SET;
+      return ::fcntl(shelf_->file_.get(), F_SETLK, &lock) == 0;
+    }
+
+auto SampleShelf::Turn::holder() const -> std::string {
+      struct flock lock {};
+      lock.l_type = F_WRLCK;
+      lock.l_whence = SEEK_SET;
+      const bool is_known = ::fcntl(shelf_->file_.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+      return is_known && lock.l_pid > 0 ? compose("process {}", lock.l_pid) : std::string{"another process"};
+    }
+
+auto SampleShelf::Turn::give_back() noexcept -> void {
+      is_mine_ = false;
+      static_cast<void>(lock(F_UNLCK));
+      nudge(shelf_->header_->made);
+    }
+
+auto SampleShelf::aligned(std::uint64_t at) noexcept -> std::uint64_t {
+    return (at + alignment - 1) / alignment * alignment;
+  }
+
+auto SampleShelf::write(std::span<const Block> parts) const -> bool {
+    const WriteSignalGuard<SIGXFSZ> guard;
+    std::uint64_t at = header_bytes;
+    const auto put = [&](const void* bytes, std::size_t size) {
+      return put_bytes(bytes, size, std::exchange(at, at + size));
+    };
+    header_->rows = 0;
+    for (const Block& part : parts) {
+      header_->rows += part.rows();
+      if (!put(part.ids().data(), part.ids().size_bytes())) return false;
+    }
+    for (std::size_t column = 0; column < parts.front().columns().size(); ++column) {
+      at = aligned(at);
+      std::uint64_t end = 0;
+      for (const Block& part : parts) {
+        std::vector<std::uint64_t> ends;
+        for (std::size_t row = 0; part[column].is_ragged() && row < part.rows(); ++row) {
+          ends.push_back(end += part[column].sample(row).size());
+        }
+        if (!put(ends.data(), ends.size() * sizeof(std::uint64_t))) return false;
+      }
+      at = aligned(at);
+      for (const Block& part : parts) {
+        if (!put(part[column].bytes().data(), part[column].bytes().size())) return false;
+      }
+    }
+    header_->size = at;
+    return ::ftruncate(file_.get(), static_cast<off_t>(at)) == 0;
+  }
+
+auto SampleShelf::put_bytes(const void* bytes, std::size_t size, std::uint64_t at) const noexcept -> bool {
+    const auto* next = static_cast<const char*>(bytes);
+    while (size > 0) {
+      const ssize_t written =
+          ::pwrite(file_.get(), next, std::min(size, std::size_t{1} << 30U), static_cast<off_t>(at));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return false;
+      next += written;
+      at += static_cast<std::uint64_t>(written);
+      size -= static_cast<std::size_t>(written);
+    }
+    return true;
+  }
+
+auto SampleShelf::open(const std::shared_ptr<const Schema>& schema) const -> std::optional<Block> {
+    const auto size = static_cast<std::size_t>(header_->size);
+    const auto rows = static_cast<std::size_t>(header_->rows);
+    void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), 0);
+    if (base == MAP_FAILED) return std::nullopt;
+    const std::shared_ptr<const std::byte> all{static_cast<const std::byte*>(base), [size](const std::byte* at) {
+                                                 ::munmap(const_cast<std::byte*>(at), size);
+                                               }};
+    std::uint64_t at = header_bytes;
+    const auto numbers = [&](std::size_t count) {
+      std::vector<std::uint64_t> values(count);
+      if (count > 0) std::memcpy(values.data(), all.get() + at, count * sizeof(std::uint64_t));
+      at += count * sizeof(std::uint64_t);
+      return values;
+    };
+    std::vector<std::uint64_t> ids = numbers(rows);
+    std::vector<Column> columns;
+    for (const Field& field : *schema) {
+      at = aligned(at);
+      auto ends = std::make_shared<const std::vector<std::uint64_t>>(numbers(field.is_ragged() ? rows : 0));
+      at = aligned(at);
+      const std::shared_ptr<const std::byte> bytes{all, all.get() + at};
+      const std::size_t each = field.is_ragged() ? 0 : field.width() * size_of(field.dtype);
+      at += !field.is_ragged() ? rows * each : (ends->empty() ? 0 : ends->back());
+      columns.push_back(field.is_ragged() ? Column{bytes, std::move(ends)} : Column{bytes, rows, each});
+    }
+    return Block{schema, std::move(columns), std::move(ids)};
   }
 
 auto BraceExpansion::of(const std::string& text) -> std::vector<std::string> {
@@ -6517,7 +6976,7 @@ auto FilePoint::go_to(const ReaderPlace& place, std::uint64_t from, ByteStream& 
     if (point.offset < point.stream.offset || point.damaged < place.damaged) return std::nullopt;
     if (!bytes.go_to(point.stream.offset, saved)) return std::nullopt;
     const std::uint64_t between = point.offset - point.stream.offset;
-    if (bytes.skip(between) < between) return std::nullopt;
+    if (skip_past_damage(bytes, between) < between) return std::nullopt;
     return point;
   }
 
@@ -6644,167 +7103,6 @@ auto AnyPreprocessor::types_alike() const -> std::vector<std::string> { return h
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-std::size_t bytes_of(const Block& block) noexcept {
-  std::size_t bytes = block.rows() * sizeof(std::uint64_t);
-  for (const Column& column : block.columns()) {
-    bytes += column.bytes().size() + (column.is_ragged() ? column.rows() * sizeof(std::uint64_t) : 0);
-  }
-  return bytes;
-}
-
-Column take(const Column& column, std::span<const std::size_t> rows) {
-  if (column.is_ragged() || column.rows() == 0) return column.take(rows);
-  const std::size_t size = column.sample(0).size();
-  const std::byte* from = column.sample(0).data();
-  const std::shared_ptr<std::byte[]> copy{new std::byte[size * rows.size()]};  // not zeroed first
-  switch (size) {
-    case 1:
-      gather<1>(from, rows, copy.get());
-      break;
-    case 2:
-      gather<2>(from, rows, copy.get());
-      break;
-    case 4:
-      gather<4>(from, rows, copy.get());
-      break;
-    case 8:
-      gather<8>(from, rows, copy.get());
-      break;
-    default:
-      for (std::size_t at = 0; at < rows.size(); ++at) {
-        std::memcpy(copy.get() + at * size, from + rows[at] * size, size);
-      }
-  }
-  return {std::shared_ptr<const std::byte>{copy, copy.get()}, rows.size(), size};
-}
-
-bool is_contiguous(std::span<const std::size_t> rows) noexcept {
-  for (std::size_t at = 1; at < rows.size(); ++at) {
-    if (rows[at] != rows[at - 1] + 1) return false;
-  }
-  return true;
-}
-
-Block take(const Block& block, std::span<const std::size_t> rows) {
-  if (rows.empty()) return block.slice(0, 0);
-  if (is_contiguous(rows)) return block.slice(rows.front(), rows.back() + 1);
-  std::vector<Column> columns;
-  std::vector<std::uint64_t> ids;
-  for (const Column& column : block.columns()) columns.push_back(take(column, rows));
-  for (const std::size_t row : rows) ids.push_back(block.ids()[row]);
-  return {block.shared_schema(), std::move(columns), std::move(ids)};
-}
-
-Column join_columns(std::span<const Block> blocks, std::size_t column) {
-  std::size_t size = 0;
-  std::size_t rows = 0;
-  for (const Block& block : blocks) {
-    size += block[column].bytes().size();
-    rows += block.rows();
-  }
-  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
-  auto ends = std::make_shared<std::vector<std::uint64_t>>();
-  std::size_t done = 0;
-  for (const Block& block : blocks) {
-    const Column& part = block[column];
-    const auto bytes = part.bytes();
-    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
-    for (std::size_t row = 0; part.is_ragged() && row < part.rows(); ++row) {
-      ends->push_back(done + static_cast<std::size_t>(part.sample(row).data() - bytes.data()) +
-                      part.sample(row).size());
-    }
-    done += bytes.size();
-  }
-  std::shared_ptr<const std::byte> bytes{all, all.get()};
-  if (!ends->empty()) return {std::move(bytes), std::move(ends)};
-  return {std::move(bytes), rows, rows == 0 ? 0 : size / rows};
-}
-
-Block join_copies(std::span<const Block> blocks) {
-  std::vector<Column> columns;
-  for (std::size_t column = 0; column < blocks.front().columns().size(); ++column) {
-    columns.push_back(join_columns(blocks, column));
-  }
-  std::vector<std::uint64_t> ids;
-  for (const Block& block : blocks) ids.insert(ids.end(), block.ids().begin(), block.ids().end());
-  return {blocks.front().shared_schema(), std::move(columns), std::move(ids)};
-}
-
-Block join(std::span<const Block> blocks) {
-  std::vector<Block> full;
-  for (const Block& block : blocks) {
-    if (!block.empty()) full.push_back(block);
-  }
-  if (full.empty()) return blocks.front();
-  return full.size() == 1 ? full.front() : join_copies(full);
-}
-
-Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
-                                          std::size_t column) {
-  std::size_t size = 0;
-  for (const RowOfPart& row : rows) size += parts[row.part][column].sample(row.row).size();
-  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
-  auto ends = std::make_shared<std::vector<std::uint64_t>>();
-  ends->reserve(rows.size());
-  std::size_t done = 0;
-  for (const RowOfPart& row : rows) {
-    const auto bytes = parts[row.part][column].sample(row.row);
-    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
-    ends->push_back(done += bytes.size());
-  }
-  return {std::shared_ptr<const std::byte>{all, all.get()}, std::move(ends)};
-}
-
-Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
-                                         std::size_t column) {
-  std::size_t size = 0;
-  std::vector<const std::byte*> begins;
-  for (const Block& part : parts) {
-    if (!part.empty()) size = part[column].sample(0).size();
-    begins.push_back(part[column].bytes().data());
-  }
-  const std::shared_ptr<std::byte[]> all{new std::byte[size * rows.size()]};
-  std::byte* to = all.get();
-  for (const RowOfPart& row : rows) {
-    std::memcpy(to, begins[row.part] + row.row * size, size);
-    to += size;
-  }
-  return {std::shared_ptr<const std::byte>{all, all.get()}, rows.size(), size};
-}
-
-Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows) {
-  if (rows.empty()) return parts.front().slice(0, 0);
-  const std::shared_ptr<const Schema>& schema = parts.front().shared_schema();
-  std::vector<Column> columns;
-  for (std::size_t column = 0; column < schema->size(); ++column) {
-    columns.push_back((*schema)[column].is_ragged() ? gather_ragged(parts, rows, column)
-                                                    : gather_fixed(parts, rows, column));
-  }
-  std::vector<std::uint64_t> ids;
-  ids.reserve(rows.size());
-  for (const RowOfPart& row : rows) ids.push_back(parts[row.part].ids()[row.row]);
-  return {schema, std::move(columns), std::move(ids)};
-}
-
-Block no_samples(const std::shared_ptr<const Schema>& schema) {
-  std::vector<Column> columns;
-  for (const Field& field : *schema) {
-    if (field.is_ragged()) {
-      columns.emplace_back(nullptr, std::make_shared<const std::vector<std::uint64_t>>());
-    } else {
-      columns.emplace_back(nullptr, 0, field.width() * size_of(field.dtype));
-    }
-  }
-  return {schema, std::move(columns), {}};
-}
-
-Block with_ids_from(const Block& block, std::uint64_t first) {
-  if (first == 0) return block;
-  std::vector<std::uint64_t> ids;
-  for (const std::uint64_t id : block.ids()) ids.push_back(first + id);
-  return {block.shared_schema(), block.columns(), std::move(ids)};
-}
 
 auto DataStock::of_operations() noexcept -> DataStock {
     DataStock stock;
@@ -7168,63 +7466,6 @@ auto PlaceCursor::refuse() -> void {
         "the saved position does not belong to this dataset, which has other operations than the one that was saved, "
         "or compressed files whose place was saved before it was known by file: give the dataset that was saved with, "
         "or begin without its position"};
-  }
-
-auto WaitWatch::Shared::why_over(WaitFor whom) const -> std::string {
-      {
-        const std::lock_guard lock{mutex_};
-        if (!why_over_) return "whoever wanted it has ended";
-        if (std::string why = why_over_(whom); !why.empty()) return why;
-      }
-      return beyond_ != nullptr ? beyond_->why_over(whom) : std::string{};
-    }
-
-auto WaitWatch::Shared::say(const std::string& text) const -> void {
-      {
-        const std::lock_guard lock{mutex_};
-        if (say_) return say_(text);
-      }
-      beyond_ != nullptr ? beyond_->say(text) : say_aloud(text);
-    }
-
-auto WaitWatch::Shared::note(std::string text) const -> void {
-      const std::lock_guard lock{mutex_};
-      noted_ = std::move(text);
-    }
-
-WaitWatch::WaitWatch(std::function<std::string(WaitFor)> why_over, std::function<void(const std::string&)> say) : shared_(std::make_shared<Shared>()) {
-    shared_->why_over_ = std::move(why_over);
-    shared_->say_ = std::move(say);
-    shared_->beyond_ = of_thread();
-  }
-
-WaitWatch::~WaitWatch() {
-    const std::lock_guard lock{shared_->mutex_};
-    shared_->why_over_ = nullptr;
-    shared_->say_ = nullptr;
-  }
-
-auto WaitWatch::noted() const -> std::string {
-    const std::lock_guard lock{shared_->mutex_};
-    return shared_->noted_;
-  }
-
-auto WaitWatch::of_thread() noexcept -> std::shared_ptr<const Shared>& {
-    static thread_local std::shared_ptr<const Shared> watch;
-    return watch;
-  }
-
-auto WaitWatch::say_aloud(const std::string& text) noexcept -> void { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
-
-WatchedThread::WatchedThread(const WaitWatch& watch) : before_(std::exchange(WaitWatch::of_thread(), watch.shared())) {}
-
-WatchedThread::~WatchedThread() { WaitWatch::of_thread() = std::move(before_); }
-
-LongWait::LongWait(std::chrono::nanoseconds first_word,
-                    WaitFor whom) : whom_(whom), watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
-
-LongWait::~LongWait() {
-    if (has_noted_) watch_->note({});
   }
 
 void have_time() noexcept {
@@ -8436,165 +8677,6 @@ auto SampleFile::refuse_damage() const -> void {
     throw DataError{compose("the cache {} is damaged or no cache at all: remove it, and it is made anew", path_)};
   }
 
-SampleShelf::SampleShelf() noexcept : process_(::getpid()) {
-    try {
-      file_ = adopt(::memfd_create("railyard-cache", MFD_CLOEXEC), "memory for samples");
-    } catch (const Error&) {
-      return;
-    }
-    const WriteSignalGuard<SIGXFSZ> guard;
-    if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
-    void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-    if (base != MAP_FAILED) header_ = ::new (base) Header;
-  }
-
-SampleShelf::~SampleShelf() {
-    if (header_ != nullptr) ::munmap(header_, header_bytes);
-  }
-
-auto SampleShelf::has_use() const noexcept -> bool {
-    struct stat status {};
-    return header_ != nullptr && ::getpid() != process_ && ::fstat(file_.get(), &status) == 0 &&
-           status.st_ino == status_.st_ino && status.st_dev == status_.st_dev;
-  }
-
-SampleShelf::Turn::Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience) : shelf_(&shelf) {
-      Header& header = *shelf.header_;
-      std::uint32_t made = header.made.load();
-      Deadline deadline = Deadline::after(patience);
-      LongWait wait{std::chrono::seconds{10}, WaitFor::own_run};
-      while (!header.is_whole.load() && !(is_mine_ = lock(F_WRLCK))) {
-        wait.look([this] { return compose("{} fills a cache in memory for all of them", holder()); });
-        futex_wait(header.made, made, std::chrono::milliseconds{20});
-        if (const std::uint32_t now = header.made.load(); now != made) {
-          made = now;
-          deadline = Deadline::after(patience);
-        }
-        if (deadline.expired()) return;
-      }
-      if (is_mine_ && header.is_whole.load()) give_back();  // finished between the two looks
-    }
-
-SampleShelf::Turn::~Turn() {
-      if (is_mine_) give_back();
-    }
-
-auto SampleShelf::Turn::samples(const std::shared_ptr<const Schema>& schema) const -> std::optional<Block> {
-      return shelf_->header_->is_whole.load() ? shelf_->open(schema) : std::nullopt;
-    }
-
-auto SampleShelf::Turn::go_on() const noexcept -> void {
-      if (is_mine_) nudge(shelf_->header_->made);
-    }
-
-auto SampleShelf::Turn::leave(std::span<const Block> parts) const -> bool {
-      if (!is_mine_) return false;
-      if (!shelf_->write(parts)) {
-        static_cast<void>(::ftruncate(shelf_->file_.get(), header_bytes));
-        return false;
-      }
-      shelf_->header_->is_whole.store(true);
-      return true;
-    }
-
-auto SampleShelf::Turn::lock(short type) const noexcept -> bool {
-      struct flock lock {};
-      lock.l_type = type;
-      lock.l_whence = SEEK_SET;
-      return ::fcntl(shelf_->file_.get(), F_SETLK, &lock) == 0;
-    }
-
-auto SampleShelf::Turn::holder() const -> std::string {
-      struct flock lock {};
-      lock.l_type = F_WRLCK;
-      lock.l_whence = SEEK_SET;
-      const bool is_known = ::fcntl(shelf_->file_.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-      return is_known && lock.l_pid > 0 ? compose("process {}", lock.l_pid) : std::string{"another process"};
-    }
-
-auto SampleShelf::Turn::give_back() noexcept -> void {
-      is_mine_ = false;
-      static_cast<void>(lock(F_UNLCK));
-      nudge(shelf_->header_->made);
-    }
-
-auto SampleShelf::aligned(std::uint64_t at) noexcept -> std::uint64_t {
-    return (at + alignment - 1) / alignment * alignment;
-  }
-
-auto SampleShelf::write(std::span<const Block> parts) const -> bool {
-    const WriteSignalGuard<SIGXFSZ> guard;
-    std::uint64_t at = header_bytes;
-    const auto put = [&](const void* bytes, std::size_t size) {
-      return put_bytes(bytes, size, std::exchange(at, at + size));
-    };
-    header_->rows = 0;
-    for (const Block& part : parts) {
-      header_->rows += part.rows();
-      if (!put(part.ids().data(), part.ids().size_bytes())) return false;
-    }
-    for (std::size_t column = 0; column < parts.front().columns().size(); ++column) {
-      at = aligned(at);
-      std::uint64_t end = 0;
-      for (const Block& part : parts) {
-        std::vector<std::uint64_t> ends;
-        for (std::size_t row = 0; part[column].is_ragged() && row < part.rows(); ++row) {
-          ends.push_back(end += part[column].sample(row).size());
-        }
-        if (!put(ends.data(), ends.size() * sizeof(std::uint64_t))) return false;
-      }
-      at = aligned(at);
-      for (const Block& part : parts) {
-        if (!put(part[column].bytes().data(), part[column].bytes().size())) return false;
-      }
-    }
-    header_->size = at;
-    return ::ftruncate(file_.get(), static_cast<off_t>(at)) == 0;
-  }
-
-auto SampleShelf::put_bytes(const void* bytes, std::size_t size, std::uint64_t at) const noexcept -> bool {
-    const auto* next = static_cast<const char*>(bytes);
-    while (size > 0) {
-      const ssize_t written =
-          ::pwrite(file_.get(), next, std::min(size, std::size_t{1} << 30U), static_cast<off_t>(at));
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return false;
-      next += written;
-      at += static_cast<std::uint64_t>(written);
-      size -= static_cast<std::size_t>(written);
-    }
-    return true;
-  }
-
-auto SampleShelf::open(const std::shared_ptr<const Schema>& schema) const -> std::optional<Block> {
-    const auto size = static_cast<std::size_t>(header_->size);
-    const auto rows = static_cast<std::size_t>(header_->rows);
-    void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), 0);
-    if (base == MAP_FAILED) return std::nullopt;
-    const std::shared_ptr<const std::byte> all{static_cast<const std::byte*>(base), [size](const std::byte* at) {
-                                                 ::munmap(const_cast<std::byte*>(at), size);
-                                               }};
-    std::uint64_t at = header_bytes;
-    const auto numbers = [&](std::size_t count) {
-      std::vector<std::uint64_t> values(count);
-      if (count > 0) std::memcpy(values.data(), all.get() + at, count * sizeof(std::uint64_t));
-      at += count * sizeof(std::uint64_t);
-      return values;
-    };
-    std::vector<std::uint64_t> ids = numbers(rows);
-    std::vector<Column> columns;
-    for (const Field& field : *schema) {
-      at = aligned(at);
-      auto ends = std::make_shared<const std::vector<std::uint64_t>>(numbers(field.is_ragged() ? rows : 0));
-      at = aligned(at);
-      const std::shared_ptr<const std::byte> bytes{all, all.get() + at};
-      const std::size_t each = field.is_ragged() ? 0 : field.width() * size_of(field.dtype);
-      at += !field.is_ragged() ? rows * each : (ends->empty() ? 0 : ends->back());
-      columns.push_back(field.is_ragged() ? Column{bytes, std::move(ends)} : Column{bytes, rows, each});
-    }
-    return Block{schema, std::move(columns), std::move(ids)};
-  }
-
 ReadingToEnd::ReadingToEnd(NodePtr node, std::chrono::nanoseconds first_word) : node_(std::move(node)),
         wait_(node_->ending() == Ending::unknown ? first_word : std::chrono::nanoseconds::max(), WaitFor::own_run) {}
 
@@ -8636,18 +8718,10 @@ auto CacheNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique
 
 auto CacheNode::samples() const -> const Block& {
     const std::lock_guard lock{mutex_};
-    if (!samples_) samples_ = shelf_.has_use() ? read_or_find() : join(read_all([] {}));
+    if (samples_) return *samples_;
+    const auto read = [this](const auto& progress) { return read_all(progress); };
+    samples_ = shelf_.has_use() ? shelf_.find_or_make(schema(), read) : join(read([] {}));
     return *samples_;
-  }
-
-auto CacheNode::read_or_find() const -> Block {
-    const SampleShelf::Turn turn{shelf_};
-    if (auto found = turn.samples(schema())) return std::move(*found);
-    const std::vector<Block> parts = read_all([&turn] { turn.go_on(); });
-    if (turn.leave(parts)) {
-      if (auto left = turn.samples(schema())) return std::move(*left);
-    }
-    return join(parts);
   }
 
 auto CacheNode::refuse(std::uint64_t rows) const -> void {
@@ -9149,7 +9223,7 @@ auto Dataset::skipped() const -> std::uint64_t {
     detail::SkipCounts counts;
     node_->count_skipped(counts);
     std::uint64_t sum = 0;
-    for (const auto& [source, count] : counts) sum += count;
+    for (const auto& [source, skipped] : counts) sum += skipped.count;
     return sum;
   }
 
@@ -9599,6 +9673,8 @@ auto EpochPosition::moved_to(std::uint64_t consumed, detail::Place place) const 
     moved.place_ = std::move(place);
     return moved;
   }
+
+auto EpochPosition::move_to(std::uint64_t consumed) noexcept -> void { consumed_ = consumed; }
 
 auto EpochPosition::state() const -> State {
     return {{"seed", std::to_string(seed_)},
@@ -21177,7 +21253,7 @@ std::shared_ptr<const JsonLinesPlan> make_json_lines_plan(const JsonLinesSourceO
     throw ConfigError{compose("JsonLinesSource: .floats is {}: set it to f64 or f32", name_of(options.floats))};
   }
   LineCutter cutter{false};
-  cut_head(head, 1, options.inference_rows, options.max_record_bytes, [&] {
+  cut_head(head, 1, options.inference_rows, options.max_record_bytes, options.on_error, [&] {
     cutter.cut(head.text(), head.size());
     return cutter.lines();
   });
@@ -22110,18 +22186,24 @@ auto TarShards::plan() -> std::shared_ptr<const TarPlan> {
 auto TarShards::open(const std::string& name) -> TarSampleReader { return {name, open_bytes(name), plan()}; }
 
 auto TarShards::enter(const std::string& name, const ReaderPlace& place, std::uint64_t from) -> std::optional<Entered> {
-    auto bytes = open_bytes(name);
-    const auto point = FilePoint::go_to(place, from, *bytes);
-    if (!point) return std::nullopt;
-    return Entered{{name, std::move(bytes), plan(), point->offset}, point->damaged};
+    if (!place.state.has_value()) return std::nullopt;
+    try {
+      auto bytes = open_bytes(name);
+      const auto point = FilePoint::go_to(place, from, *bytes);
+      if (!point) return std::nullopt;
+      return Entered{{name, std::move(bytes), plan(), point->offset}, point->damaged};
+    } catch (const DataError&) {
+      return std::nullopt;  // whoever reads it from its begin is told, and may leave it out
+    }
   }
 
 auto TarShards::contents_to_check() const noexcept -> TarContents {
     return options_.on_error.stops_at_once() ? TarContents::none : TarContents::texts;
   }
 
-auto TarShards::leave_out(std::uint64_t before, const std::string& message) const -> std::uint64_t {
+auto TarShards::leave_out(std::uint64_t before, const std::string& message, bool is_part) const -> std::uint64_t {
     if (before + 1 > options_.on_error.max_skips()) throw DataError{message};
+    if (is_part) skips_.name(message);
     skips_.raise_to(before + 1);
     return before + 1;
   }
@@ -22163,12 +22245,13 @@ TarWalk::TarWalk(std::shared_ptr<TarShards> shards, const ReaderPlace& place, st
         first_(place.samples),
         left_out_(place.damaged),
         left_out_before_(place.damaged) {
-    if (!place.state.has_value() || file_ >= names_.size()) return;
-    auto entered = shards_->enter(names_[file_], place, from);
-    if (!entered) return;
-    reader_.emplace(std::move(entered->reader));
-    first_ = place.state.sample();
-    left_out_ = entered->left_out;
+    auto entered = file_ < names_.size() ? shards_->enter(names_[file_], place, from) : std::nullopt;
+    if (entered) {
+      reader_.emplace(std::move(entered->reader));
+      first_ = place.state.sample();
+      left_out_ = entered->left_out;
+    }
+    shards_->skips().raise_to(left_out_);
   }
 
 auto TarWalk::next(TarContents contents) -> std::optional<TarSample> {
@@ -22178,11 +22261,11 @@ auto TarWalk::next(TarContents contents) -> std::optional<TarSample> {
         if (!reader_) reader_.emplace(shards_->open(names_[file_]));
         sample = reader_->next(contents);
       } catch (const DataError& error) {
-        left_out_ = shards_->leave_out(left_out_, error.what());
+        left_out_ = shards_->leave_out(left_out_, error.what(), true);
       }
       if (sample && sample->fault.empty()) return sample;
       if (sample) {
-        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault));
+        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault), false);
       } else {
         reader_.reset();
         ++file_;
@@ -22269,6 +22352,8 @@ auto TarSource::fingerprint() const -> std::uint64_t {
 
 auto TarSource::skipped() const -> std::uint64_t { return shards_->skips().count(); }
 
+auto TarSource::skipped_parts() const -> std::vector<std::string> { return shards_->skips().names(); }
+
 auto TarSource::read(std::span<const std::uint64_t> ids) const -> Block {
     BlockBuilder builder{shards_->plan()->schema};
     for (const std::uint64_t id : ids) {
@@ -22326,6 +22411,8 @@ auto TarStream::fingerprint() const -> std::uint64_t {
   }
 
 auto TarStream::skipped() const -> std::uint64_t { return shards_->skips().count(); }
+
+auto TarStream::skipped_parts() const -> std::vector<std::string> { return shards_->skips().names(); }
 
 auto TarStream::open(std::uint64_t from, const ReaderPlace& place) const -> std::unique_ptr<BlockReader> {
     detail::check_place(describe(), shards_->names(), from, place);
@@ -22514,17 +22601,23 @@ GzipStream::GzipStream(const std::string& path) : path_(path), input_(path) {
 GzipStream::~GzipStream() { ::inflateEnd(&state_); }
 
 auto GzipStream::read(char* to, std::size_t size) -> std::size_t {
-    std::size_t done = 0;
-    while (done < size && has_more()) {
-      if (is_between_members_) {
-        begin_member();
-      } else if (rest_ && rest_->is_unpacked) {
-        check_rest();
-      } else {
-        done += unpack(to + done, std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max()));
+    const std::uint64_t begin = at_;
+    const auto done = [&] { return static_cast<std::size_t>(at_ - begin); };
+    try {
+      while (done() < size && has_more()) {
+        if (is_between_members_) {
+          begin_member();
+        } else if (rest_ && rest_->is_unpacked) {
+          check_rest();
+        } else {
+          unpack(to + done(), std::min<std::size_t>(size - done(), std::numeric_limits<unsigned>::max()));
+        }
       }
+    } catch (StreamDamage& damage) {
+      damage.add_got(done());
+      throw;
     }
-    return done;
+    return done();
   }
 
 auto GzipStream::take_point(std::uint64_t offset) -> std::optional<StreamPoint> { return points_.take(offset); }
@@ -22565,6 +22658,7 @@ auto GzipStream::take_input(std::size_t size) -> std::string_view {
   }
 
 auto GzipStream::begin_member() -> void {
+    untaken_ -= take_input(untaken_).size();
     // Files on tapes are filled up with zeros, which gzip takes for nothing.
     while (state_.avail_in > 0 && *state_.next_in == 0 && has_member_) static_cast<void>(take_input(1));
     if (state_.avail_in == 0) return;
@@ -22574,7 +22668,7 @@ auto GzipStream::begin_member() -> void {
     has_member_ = true;
   }
 
-auto GzipStream::unpack(char* to, std::size_t most) -> std::size_t {
+auto GzipStream::unpack(char* to, std::size_t most) -> void {
     const std::uint64_t since = points_.since(at_);
     const bool is_due = since >= between_windows;
     if (!is_due) most = static_cast<std::size_t>(std::min<std::uint64_t>(most, between_windows - since));
@@ -22590,11 +22684,10 @@ auto GzipStream::unpack(char* to, std::size_t most) -> std::size_t {
     if (status == Z_STREAM_END) {
       (rest_ ? rest_->is_unpacked : is_between_members_) = true;
     } else if (status != Z_OK && status != Z_BUF_ERROR) {
-      input_.fail(state_.msg != nullptr ? state_.msg : "it is damaged", state_.avail_in);
+      fail(state_.msg != nullptr ? state_.msg : "it is damaged");
     } else if (is_due && (state_.data_type & (after_block | in_last_block)) == after_block) {
       add_window();
     }
-    return done;
   }
 
 auto GzipStream::check_rest() -> void {
@@ -22602,12 +22695,23 @@ auto GzipStream::check_rest() -> void {
     if (rest_->word.size() < sizeof(std::uint32_t)) return;
     const auto word = WireReader{std::exchange(rest_->word, {})}.take<std::uint32_t>();
     if (!std::exchange(rest_->is_crc_checked, true)) {
-      if (word != rest_->crc) input_.fail("incorrect data check", state_.avail_in);  // in zlib's words
+      if (word != rest_->crc) fail(wrong_crc);
       return;
     }
-    if (word != rest_->size) input_.fail("incorrect length check", state_.avail_in);
-    rest_.reset();
-    if (::inflateReset2(&state_, with_header) != Z_OK) throw_no_memory();
+    if (word != rest_->size) fail(wrong_length);
+    end_member();
+  }
+
+auto GzipStream::fail(std::string_view what) -> void {
+    // What the member holds is all there, and the next one follows: after the length, which stands behind the CRC.
+    const bool is_wrong_sum = what == wrong_crc || what == wrong_length;
+    if (is_wrong_sum) end_member();
+    if (what == wrong_crc) untaken_ = sizeof(std::uint32_t);
+    input_.fail(what, state_.avail_in, !is_wrong_sum);
+  }
+
+auto GzipStream::end_member() -> void {
+    if (std::exchange(rest_, {}) && ::inflateReset2(&state_, with_header) != Z_OK) throw_no_memory();
     is_between_members_ = true;
   }
 
@@ -22872,13 +22976,16 @@ ZstdStream::ZstdStream(const std::string& path) : input_(path), state_(::ZSTD_cr
 
 auto ZstdStream::read(char* to, std::size_t size) -> std::size_t {
     ZSTD_outBuffer out{to, size, 0};
-    while (out.pos < size) {
-      if (in_.pos == in_.size && !is_flushing_ && !load()) break;
-      if (is_between_frames_) note_frame(at_ + out.pos);
-      const std::size_t left = ::ZSTD_decompressStream(state_.get(), &out, &in_);
-      if (::ZSTD_isError(left) != 0) input_.fail(::ZSTD_getErrorName(left), in_.size - in_.pos);
-      is_between_frames_ = left == 0;
-      is_flushing_ = out.pos == size && !is_between_frames_;
+    try {
+      while (out.pos < size) {
+        if (in_.pos == in_.size && !is_flushing_ && !load()) break;
+        if (is_between_frames_) note_frame(at_ + out.pos);
+        if (is_careful_ || !step(out)) step_carefully(out);
+      }
+    } catch (StreamDamage& damage) {
+      damage.add_got(out.pos);
+      at_ += out.pos;
+      throw;
     }
     at_ += out.pos;
     return out.pos;
@@ -22889,12 +22996,83 @@ auto ZstdStream::take_point(std::uint64_t offset) -> std::optional<StreamPoint> 
 auto ZstdStream::go_to(std::uint64_t offset, std::string_view saved) -> bool {
     if (saved.size() != sizeof(CompressedPlace)) return false;
     if (!input_.go_to(WireReader{saved}.take<CompressedPlace>())) return false;
+    frame_ = place();
     at_ = offset;
     points_.begin_at(offset);
     return true;
   }
 
 auto ZstdStream::Free::operator()(ZSTD_DStream* state) const noexcept -> void { ::ZSTD_freeDStream(state); }
+
+auto ZstdStream::step(ZSTD_outBuffer& out) -> bool {
+    const std::size_t had = out.pos;
+    const std::uint64_t sound = place();
+    const std::size_t left = ::ZSTD_decompressStream(state_.get(), &out, &in_);
+    if (::ZSTD_isError(left) != 0) {
+      out.pos = had;
+      begin_frame_again(sound);
+      return false;
+    }
+    note(out, had, left);
+    return true;
+  }
+
+auto ZstdStream::step_carefully(ZSTD_outBuffer& out) -> void {
+    if (in_.pos == in_.size && !is_flushing_ && !load()) return;
+    const std::size_t had = out.pos;
+    ZSTD_inBuffer one{in_.src, std::min(in_.pos + 1, in_.size), in_.pos};
+    const std::size_t left = ::ZSTD_decompressStream(state_.get(), &out, &one);
+    if (::ZSTD_isError(left) == 0) {
+      in_.pos = one.pos;
+      return note(out, had, left);
+    }
+    out.pos = had;
+    const bool is_wrong_sum = ::ZSTD_getErrorCode(left) == ZSTD_error_checksum_wrong;  // the next frame follows
+    if (is_wrong_sum) {
+      in_.pos = one.size;
+      end_frame();
+      ::ZSTD_DCtx_reset(state_.get(), ZSTD_reset_session_only);
+    }
+    input_.fail(::ZSTD_getErrorName(left), in_.size - in_.pos, !is_wrong_sum);
+  }
+
+auto ZstdStream::note(const ZSTD_outBuffer& out, std::size_t had, std::size_t left) -> void {
+    of_frame_ += out.pos - had;
+    is_between_frames_ = left == 0;
+    is_flushing_ = out.pos == out.size && !is_between_frames_;
+    if (is_between_frames_) end_frame();
+  }
+
+auto ZstdStream::end_frame() noexcept -> void {
+    is_between_frames_ = true;
+    is_flushing_ = false;
+    is_careful_ = false;
+    frame_ = place();
+    of_frame_ = 0;
+  }
+
+auto ZstdStream::begin_frame_again(std::uint64_t sound) -> void {
+    ::ZSTD_DCtx_reset(state_.get(), ZSTD_reset_session_only);
+    input_.seek(frame_);
+    in_ = {nullptr, 0, 0};
+    is_careful_ = true;
+    std::vector<char> unpacked(std::size_t{128} << 10);
+    for (std::uint64_t left = of_frame_; left > 0;) {
+      if (in_.pos == in_.size && place() < sound && !load()) return;
+      ZSTD_inBuffer part = in_;
+      part.size = static_cast<std::size_t>(std::min<std::uint64_t>(in_.size, in_.pos + (sound - place())));
+      ZSTD_outBuffer again{unpacked.data(), static_cast<std::size_t>(std::min<std::uint64_t>(unpacked.size(), left)),
+                           0};
+      const std::size_t status = ::ZSTD_decompressStream(state_.get(), &again, &part);
+      in_.pos = part.pos;
+      if (::ZSTD_isError(status) != 0) input_.fail(::ZSTD_getErrorName(status), in_.size - in_.pos);
+      if (again.pos == 0 && place() >= sound) input_.fail("it has changed", in_.size - in_.pos);
+      left -= again.pos;
+    }
+    is_flushing_ = of_frame_ > 0;
+  }
+
+auto ZstdStream::place() const noexcept -> std::uint64_t { return input_.offset() - (in_.size - in_.pos); }
 
 auto ZstdStream::load() -> bool {
     const std::string_view piece = input_.next();
@@ -23220,9 +23398,9 @@ auto ImageFolder::read(std::span<const std::uint64_t> ids) const -> Block {
     return builder.build();
   }
 
-ImageFolder::Shared::Shared(InputFiles folders_, const ImageFolderOptions& options_) : folders(std::move(folders_)),
-          options(options_),
-          schema(std::make_shared<const Schema>(fields_of(options_))) {}
+ImageFolder::Shared::Shared(InputFiles folders_, const ImageFolderOptions& options_) : folders(std::move(folders_)), options(options_), schema(std::make_shared<const Schema>(fields_of(options_))) {
+      if (!options.on_error.stops_at_once()) shelf.emplace("decodes pictures to know which can be");
+    }
 
 auto ImageFolder::Shared::fields_of(const ImageFolderOptions& options) -> std::vector<Field> {
       const auto height = static_cast<std::int64_t>(options.height);
@@ -23245,20 +23423,19 @@ auto ImageFolder::Shared::files() -> const std::vector<detail::ImageFile>& {
 auto ImageFolder::Shared::list() const -> detail::ImageFiles {
       detail::ImageFiles all = detail::list_image_files(folders.expand());
       if (options.on_error.stops_at_once()) return all;
-      std::uint64_t damaged = 0;
-      const auto is_damaged = [&](const detail::ImageFile& file) {
-        try {
-          (void)decode(file);
-          return false;
-        } catch (const DataError&) {
-          if (++damaged > options.on_error.max_skips()) throw;
-          skips.raise_to(damaged);
-          return true;
-        }
+      const auto places = std::make_shared<const Schema>(Schema{{"place", Dtype::i64}});
+      const auto find = [&](const auto& progress) {
+        std::vector<std::int64_t> sound = find_sound(all.files, progress);
+        std::vector<std::uint64_t> ids(sound.size());
+        return std::vector<Block>{Block{places, {Column{(*places)[0], std::move(sound)}}, std::move(ids)}};
       };
-      all.files.erase(std::remove_if(all.files.begin(), all.files.end(), is_damaged), all.files.end());
-      if (all.files.empty())
-        throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folders.describe())};
+      const Block sound = shelf->has_use() ? shelf->find_or_make(places, find) : find([] {}).front();
+      skips.raise_to(all.files.size() - sound.rows());
+      std::vector<detail::ImageFile> kept;
+      for (const std::int64_t place : sound[0].values<std::int64_t>()) {
+        kept.push_back(std::move(all.files[static_cast<std::size_t>(place)]));
+      }
+      all.files = std::move(kept);
       return all;
     }
 
@@ -34510,15 +34687,17 @@ namespace detail {
 
 IndexedBatches::IndexedBatches(Fetch fetch, const BatchShares& shares) : fetch_(std::move(fetch)), shares_(shares) {}
 
+IndexedBatches::IndexedBatches(FetchRange fetch, const BatchShares& shares) : fetch_range_(std::move(fetch)), shares_(shares) {}
+
 auto IndexedBatches::open(const EpochPosition& from) -> void {
     position_ = from;
     batch_ = {static_cast<std::size_t>(from.consumed()), static_cast<std::size_t>(from.consumed())};
     num_parts_ = part_ = 0;
-    const auto count = static_cast<std::size_t>(*from.count());
+    count_ = static_cast<std::size_t>(*from.count());
     if (from.is_shuffled()) {
-      order_ = shuffled_indices(count, derive_seed(from.seed(), from.epoch()));
-    } else if (order_.empty()) {
-      order_ = ordered_indices(count);
+      order_ = shuffled_indices(count_, derive_seed(from.seed(), from.epoch()));
+    } else if (!fetch_range_ && order_.empty()) {
+      order_ = ordered_indices(count_);
     }
   }
 
@@ -34526,7 +34705,7 @@ auto IndexedBatches::next(const Deadline& /*deadline*/) -> std::optional<LoadedP
     if (part_ == num_parts_ && !begin_batch()) return std::nullopt;
     const Range whole = part_of(batch_, part_++, num_parts_);
     const Range mine = part_of(whole, shares_.rank, shares_.world_size);
-    if (part_ == num_parts_) position_ = position_.moved_to(batch_.end, {});
+    if (part_ == num_parts_) position_.move_to(batch_.end);
     LoadedPart part{.samples = mine.size(), .completes_batch = part_ == num_parts_, .after = position_};
     // Who has no sample is given another worker's, which does not count, to keep step.
     std::tie(part.data, part.target) = read(mine.size() > 0 ? mine : Range{whole.begin, whole.begin + 1});
@@ -34534,7 +34713,7 @@ auto IndexedBatches::next(const Deadline& /*deadline*/) -> std::optional<LoadedP
   }
 
 auto IndexedBatches::begin_batch() -> bool {
-    const std::size_t left = order_.size() - batch_.end;
+    const std::size_t left = count_ - batch_.end;
     if (left < (shares_.drop_last ? shares_.global_batch_size : 1)) return false;
     batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, left)};
     num_parts_ = std::min(shares_.micro_batches, batch_.size());
@@ -34543,14 +34722,13 @@ auto IndexedBatches::begin_batch() -> bool {
   }
 
 auto IndexedBatches::read(Range places) const -> std::pair<at::Tensor, at::Tensor> {
-    const auto indices = std::span{order_}.subspan(places.begin, places.size());
-    auto batch = fetch_(indices);
+    auto batch = fetch_range_ ? fetch_range_(places) : fetch_(std::span{order_}.subspan(places.begin, places.size()));
     const at::Tensor& data = batch.first;
-    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(indices.size())) return batch;
+    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(places.size())) return batch;
     throw DataError{
         compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
                 "dimension must count the samples",
-                indices.size(), shares_.rank, shares_.world_size, shape_of(data))};
+                places.size(), shares_.rank, shares_.world_size, shape_of(data))};
   }
 
 DatasetBatches::DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
@@ -34614,13 +34792,19 @@ auto DatasetBatches::close() noexcept -> void {
 auto DatasetBatches::tell_of_skipped() -> void {
     SkipCounts by_source;
     dataset_.node()->count_skipped(by_source);
-    std::map<std::string, std::uint64_t> counts;  // of sources that messages call alike, all together
-    for (const auto& [source, count] : by_source) counts[source->describe()] += count;
+    std::map<std::string, Skipped> counts;  // of sources that messages call alike, all together
+    for (const auto& [source, skipped] : by_source) {
+      Skipped& all = counts[source->describe()];
+      all.count += skipped.count;
+      all.parts.insert(all.parts.end(), skipped.parts.begin(), skipped.parts.end());
+    }
     const std::string of = dataset_.name().empty() ? "" : compose(" (dataset \"{}\")", dataset_.name());
-    for (const auto& [source, count] : counts) {
+    for (const auto& [source, skipped] : counts) {
+      const std::uint64_t count = skipped.count;
       if (std::exchange(told_of_[source], count) == count) continue;
-      warn_(compose("{}: {} damaged sample{} left out, as .on_error says{}", source, count,
-                    count == 1 ? " was" : "s were", of));
+      warn_(compose("{}: {} damaged sample{} left out, as .on_error says{}{}{}", source, count,
+                    count == 1 ? " was" : "s were", of,
+                    skipped.parts.empty() ? "" : "; as one each: ", joined_first(skipped.parts, 8)));
     }
   }
 
@@ -34663,7 +34847,8 @@ auto LoaderState::advance() -> void {
       end_step();
     }
     worker->wait_for_data(true);
-    std::optional<LoadedPart> part = source->next(worker->collective_deadline());
+    std::optional<LoadedPart> part =
+        source->next(source->waits_for_others() ? worker->collective_deadline() : Deadline::never());
     worker->wait_for_data(false);
     if (!part) {
       is_over = true;
@@ -34671,7 +34856,7 @@ auto LoaderState::advance() -> void {
       return source->close();
     }
     end_step();
-    if (completes_batch) before = after;
+    if (completes_batch) before = std::move(after);
     after = std::move(part->after);
     completes_batch = part->completes_batch;
     batch.emplace(at_home(std::move(part->data)), at_home(std::move(part->target)), part->samples, completes_batch,
@@ -35253,13 +35438,6 @@ Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
                  .home = device(worker)}};
 }
 
-Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
-                                        const LoaderOptions& options, std::function<std::string()> take_stock) {
-  const BatchShares shares = checked_shares(worker, options, true);
-  return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
-                     options, std::move(take_stock), order_of(options, shares));
-}
-
 void take_stock_of(const at::Tensor& tensor, std::string_view name, DataStock& stock) {
   const std::string what = compose("{} of {} {}", name, shape_of(tensor), std::string{tensor.dtype().name()});
   const std::int64_t rows = tensor.size(0);
@@ -35348,9 +35526,9 @@ Loader prepare_loader(Worker& worker, std::pair<at::Tensor, at::Tensor> tensors,
     return stock.text();
   };
   if (!options.shuffle) {
-    const auto slice = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
-      const auto begin = static_cast<std::int64_t>(indices.front());
-      const auto end = static_cast<std::int64_t>(indices.back() + 1);
+    const auto slice = [tensors = std::move(tensors)](detail::Range indices) {
+      const auto begin = static_cast<std::int64_t>(indices.begin);
+      const auto end = static_cast<std::int64_t>(indices.end);
       return std::pair{tensors.first.slice(0, begin, end), tensors.second.slice(0, begin, end)};
     };
     return detail::make_loader(worker, slice, num_samples, options, take_stock);

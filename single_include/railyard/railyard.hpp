@@ -2007,8 +2007,9 @@ class BlockReader {
 /// One that reads files may say which, by files() that returns their paths: then a run that goes on is told when they
 /// have changed, and caches in files are made anew. It may have fingerprint(), a std::uint64_t that is another when its
 /// samples are for other reasons, such as its settings: these caches compare it as well, and a run that goes on tells
-/// of it. It may have skipped(), how many damaged samples it has left out so far, of which loaders tell. And one that
-/// never ends may say so by is_endless(), a truth value.
+/// of it. It may have skipped(), how many damaged samples it has left out so far, of which loaders tell, and
+/// skipped_parts(), texts that name what counts as one of them and may have been many samples. And one that never ends
+/// may say so by is_endless(), a truth value.
 ///
 /// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
 template <class S>
@@ -10541,6 +10542,22 @@ struct StreamPoint {
   std::function<std::string()> save{};  ///< returns what that takes, at most 33 KiB; may be called on any thread
 };
 
+/// Says that a stream can be read no further because of what its bytes are; not because the system fails to read them.
+class StreamDamage final : public DataError {
+ public:
+  /// is_over: nothing that can be read follows. Otherwise nothing is missing, and reading goes on behind it.
+  StreamDamage(const std::string& message, bool is_over) : DataError(message), is_over_(is_over) {}
+
+  [[nodiscard]] bool is_over() const noexcept { return is_over_; }
+  /// How many bytes the call that throws it has put there before.
+  [[nodiscard]] std::size_t got() const noexcept { return got_; }
+  void add_got(std::size_t bytes) noexcept { got_ += bytes; }
+
+ private:
+  bool is_over_;
+  std::size_t got_ = 0;
+};
+
 /// Gives the bytes of one file from its beginning, or from where it was opened.
 class ByteStream {
  public:
@@ -10549,7 +10566,8 @@ class ByteStream {
   ByteStream& operator=(const ByteStream&) = delete;
   virtual ~ByteStream() = default;
 
-  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: DataError.
+  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: StreamDamage, or another
+  /// DataError if the file cannot be read.
   [[nodiscard]] virtual std::size_t read(char* to, std::size_t size) = 0;
   /// Steps over bytes and returns how many: fewer than asked for only at the end. Throws: DataError.
   [[nodiscard]] virtual std::uint64_t skip(std::uint64_t size) {
@@ -10598,6 +10616,35 @@ class StreamPoints {
   std::deque<StreamPoint> points_{};
   std::uint64_t last_ = 0;
 };
+
+/// Reads as much as there is: fewer bytes than asked for only at the end, or where damage ends the stream.
+/// note(damage, got): told of each damage, and how many bytes came before it.
+template <class Note>
+[[nodiscard]] std::size_t read_past_damage(ByteStream& stream, char* to, std::size_t size, Note&& note) {
+  std::size_t done = 0;
+  while (done < size) {
+    try {
+      return done + stream.read(to + done, size - done);
+    } catch (const StreamDamage& damage) {
+      done += damage.got();
+      note(damage, done);
+      if (damage.is_over()) break;
+    }
+  }
+  return done;
+}
+
+/// Steps over bytes, whatever is damaged of them, and returns how many: fewer than asked for only at the end, or where
+/// damage ends the stream.
+[[nodiscard]] inline std::uint64_t skip_past_damage(ByteStream& stream, std::uint64_t size) {
+  std::array<char, 65536> part;
+  std::uint64_t done = 0;
+  for (std::size_t got = 1; got > 0 && done < size; done += got) {
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), size - done));
+    got = read_past_damage(stream, part.data(), wanted, [](const auto&...) {});
+  }
+  return done;
+}
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
 /// What says that nothing follows may say so of what has no size, as a pipe, and has 4 KiB.
@@ -10705,8 +10752,8 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
   std::array<char, 65536> part{};
   std::uint64_t line = 1;
   while (offset > 0) {
-    const std::size_t got =
-        stream.read(part.data(), static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset)));
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset));
+    const std::size_t got = read_past_damage(stream, part.data(), wanted, [](const auto&...) {});
     if (got == 0) break;
     line += static_cast<std::uint64_t>(std::count(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(got), '\n'));
     offset -= got;
@@ -10733,6 +10780,12 @@ class CompressedInput {
     read_ += got;
     return {piece_.data(), got};
   }
+  /// Where the next piece begins.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return read_; }
+  void seek(std::uint64_t offset) noexcept {
+    read_ = offset;
+    file_.seek(offset);
+  }
   /// Where it stands; nothing in what is no file, as a pipe. left: bytes of the last piece that were not taken.
   [[nodiscard]] std::optional<CompressedPlace> place(std::size_t left) const {
     const std::uint64_t offset = read_ - left;
@@ -10746,14 +10799,13 @@ class CompressedInput {
     if (place.file_size != file_.stamp().size || place.offset > place.file_size) return std::nullopt;
     std::string bytes = before(place.offset);
     if (place.digest != digest_of(std::as_bytes(std::span{bytes}))) return std::nullopt;
-    read_ = place.offset;
-    file_.seek(read_);
+    seek(place.offset);
     return bytes;
   }
 
-  /// left: as above.
-  [[noreturn]] void fail(std::string_view what, std::size_t left) const {
-    throw DataError{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what)};
+  /// left: as above. is_over: see StreamDamage.
+  [[noreturn]] void fail(std::string_view what, std::size_t left, bool is_over = true) const {
+    throw StreamDamage{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what), is_over};
   }
 
  private:
@@ -10768,120 +10820,6 @@ class CompressedInput {
   std::vector<char> piece_;
   std::uint64_t read_ = 0;
 };
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/text_head.hpp
-// The beginning of a text file: what decides on how the rest is read. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Holds text of a file from its beginning, without a byte order mark; more of it on demand.
-class TextHead {
- public:
-  /// Throws: DataError if the file begins as no text does.
-  TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
-    fill(room_for(*bytes_, std::size_t{64} << 10));
-    const std::string_view all{buffer_.data(), size_};
-    if (const auto fault = fault_of_beginning(all, is_whole_); !fault.empty()) {
-      throw DataError{compose("{} cannot be read: {}", file_, fault)};
-    }
-    if (all.starts_with(utf8_mark)) begin_ = utf8_mark.size();
-    end_line();
-  }
-
-  /// text_padding characters behind it can be read.
-  [[nodiscard]] const char* text() const noexcept { return buffer_.data() + begin_; }
-  [[nodiscard]] std::size_t size() const noexcept { return size_ - begin_; }
-  /// Whether that is the whole file; then it ends with a line feed.
-  [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
-
-  /// Reads as much again. Throws: DataError if that would be more than most bytes.
-  void grow(std::size_t most) {
-    if (size_ > most) throw DataError{compose("{}: the first record is longer than {} bytes", file_, most)};
-    fill(size_ * 2);
-    end_line();
-  }
-
- private:
-  void fill(std::size_t size) {
-    buffer_.resize(size + 1 + text_padding);
-    size_ += bytes_->read(buffer_.data() + size_, size - size_);
-    is_whole_ = size_ < size;
-  }
-  void end_line() {
-    if (is_whole_ && size_ > begin_ && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
-  }
-
-  std::string file_;
-  std::unique_ptr<ByteStream> bytes_;
-  std::vector<char> buffer_{};
-  std::size_t begin_ = 0;
-  std::size_t size_ = 0;
-  bool is_whole_ = false;
-};
-
-/// Reads on until cut() finds so many records in what is there: least, and enough or 16 MiB of them.
-template <class Cut>
-void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t max_record_bytes, const Cut& cut) {
-  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
-  while (true) {
-    const std::size_t records = cut();
-    const bool is_enough = records >= least && (records >= enough || head.size() >= enough_bytes);
-    if (is_enough || head.is_whole()) return;
-    head.grow(max_record_bytes);
-  }
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/utf8.hpp
-// Finds what is not UTF-8 in text. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Returns where the first byte is, at or after `from`, that is no part of UTF-8 text; the size if there is none.
-[[nodiscard]] inline std::size_t find_invalid_utf8(std::string_view text, std::size_t from = 0) noexcept {
-  std::size_t at = from;
-  while (at < text.size()) {
-    std::uint64_t eight = 0;
-    if (text.size() - at >= sizeof eight) {
-      std::memcpy(&eight, text.data() + at, sizeof eight);
-      if ((eight & 0x8080808080808080U) == 0) {
-        at += sizeof eight;
-        continue;
-      }
-    }
-    const std::size_t length = utf8_length(text.substr(at));
-    if (length == 0) return at;
-    at += length;
-  }
-  return at;
-}
-
-/// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
-[[nodiscard]] inline std::string shown_text(std::string_view text) {
-  constexpr std::size_t most = 60;
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string out;
-  for (std::size_t at = 0; at < text.size() && at < most;) {
-    const std::size_t length = utf8_length(text.substr(at));
-    const auto code = static_cast<unsigned char>(text[at]);
-    if (length == 0 || code < 0x20 || code == 0x7F) {
-      out += "\\x";
-      out += {digits[code / 16], digits[code % 16]};
-      ++at;
-    } else {
-      out += text.substr(at, length);
-      at += length;
-    }
-  }
-  return text.size() > most ? out + "... (" + std::to_string(text.size()) + " bytes)" : out;
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -11007,7 +10945,10 @@ void identify_options(const Options& options, Fingerprint& to) noexcept {
 
 namespace railyard::inline v0_1 {
 
-/// Says whether a source stops at a damaged sample, or leaves it out as if it were not there.
+/// Says whether a source stops at a damaged sample, or leaves it out as if it were not there. A record that is longer
+/// than it may be counts as one, and what of a compressed file cannot be unpacked: reading goes on with the next
+/// record, or file. A check sum of gzip or zstd that is wrong counts as one as well, and nothing is left out: what it
+/// belongs to has been given by then. Files that are not there, or whose storage fails, are errors.
 class OnError {
  public:
   /// The first one is an error.
@@ -11043,18 +10984,170 @@ namespace detail {
 /// again do not count again.
 class SkipCount {
  public:
-  [[nodiscard]] std::uint64_t count() const noexcept { return count_->load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t count() const noexcept { return shared_->count.load(std::memory_order_relaxed); }
   /// Takes note that so many were left out of all that lie before the place where a reader is.
   void raise_to(std::uint64_t count) const noexcept {
-    std::uint64_t seen = count_->load(std::memory_order_relaxed);
-    while (seen < count && !count_->compare_exchange_weak(seen, count, std::memory_order_relaxed)) {
+    std::uint64_t seen = shared_->count.load(std::memory_order_relaxed);
+    while (seen < count && !shared_->count.compare_exchange_weak(seen, count, std::memory_order_relaxed)) {
     }
+  }
+  /// Says what it was that counts as one and may have been many samples; of very many only the first are kept.
+  void name(const std::string& what) const {
+    constexpr std::size_t most = 8;
+    const std::lock_guard lock{shared_->mutex};
+    std::vector<std::string>& names = shared_->names;
+    if (names.size() < most && std::find(names.begin(), names.end(), what) == names.end()) names.push_back(what);
+  }
+  /// What name() has said, each once.
+  [[nodiscard]] std::vector<std::string> names() const {
+    const std::lock_guard lock{shared_->mutex};
+    return shared_->names;
   }
 
  private:
-  std::shared_ptr<std::atomic<std::uint64_t>> count_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+  struct Shared {
+    std::atomic<std::uint64_t> count{0};
+    std::mutex mutex{};
+    std::vector<std::string> names{};
+  };
+
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/text_head.hpp
+// The beginning of a text file: what decides on how the rest is read. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Holds text of a file from its beginning, without a byte order mark; more of it on demand.
+class TextHead {
+ public:
+  /// Throws: DataError if the file begins as no text does.
+  TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
+    fill(room_for(*bytes_, std::size_t{64} << 10));
+    const std::string_view all{buffer_.data(), size_};
+    if (const auto fault = fault_of_beginning(all, is_whole_ && damage_.empty()); !fault.empty()) {
+      throw DataError{compose("{} cannot be read: {}", file_, fault)};
+    }
+    if (all.starts_with(utf8_mark)) begin_ = utf8_mark.size();
+    end_line();
+  }
+
+  /// What is wrong with the file, as far as it was read; empty if nothing. Of one that is cut short by that, the lines
+  /// before are there.
+  [[nodiscard]] const std::string& damage() const noexcept { return damage_; }
+
+  /// text_padding characters behind it can be read.
+  [[nodiscard]] const char* text() const noexcept { return buffer_.data() + begin_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_ - begin_; }
+  /// Whether that is the whole file, as far as it can be read; then it ends with a line feed.
+  [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
+
+  /// Reads as much again.
+  void grow() {
+    fill(size_ * 2);
+    end_line();
+  }
+  [[nodiscard]] const std::string& file() const noexcept { return file_; }
+
+ private:
+  void fill(std::size_t size) {
+    buffer_.resize(size + 1 + text_padding);
+    size_ += read_past_damage(*bytes_, buffer_.data() + size_, size - size_,
+                              [this](const StreamDamage& damage, std::size_t /*got*/) {
+                                if (damage_.empty()) damage_ = damage.what();
+                                is_cut_ = is_cut_ || damage.is_over();
+                              });
+    is_whole_ = is_cut_ || size_ < size;
+  }
+  void end_line() {
+    if (!is_whole_) return;
+    if (is_cut_) {
+      while (size_ > begin_ && buffer_[size_ - 1] != '\n') --size_;
+    } else if (size_ > begin_ && buffer_[size_ - 1] != '\n') {
+      buffer_[size_++] = '\n';
+    }
+  }
+
+  std::string file_;
+  std::unique_ptr<ByteStream> bytes_;
+  std::vector<char> buffer_{};
+  std::size_t begin_ = 0;
+  std::size_t size_ = 0;
+  bool is_whole_ = false;
+  bool is_cut_ = false;
+  std::string damage_{};
+};
+
+/// Reads on until cut() finds so many records in what is there: least, and enough or 16 MiB of them. Throws: DataError
+/// if the first ones are longer than records may be, and may not be left out.
+template <class Cut>
+void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t max_record_bytes, OnError on_error,
+              const Cut& cut) {
+  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
+  while (true) {
+    const std::size_t records = cut();
+    const bool has_least = records >= least || (!on_error.stops_at_once() && head.size() > max_record_bytes);
+    if (head.is_whole() || (has_least && (records >= enough || head.size() >= enough_bytes))) return;
+    if (!has_least && head.size() > max_record_bytes) {
+      throw DataError{compose("{}: the first record is longer than {} bytes", head.file(), max_record_bytes)};
+    }
+    head.grow();
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/utf8.hpp
+// Finds what is not UTF-8 in text. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns where the first byte is, at or after `from`, that is no part of UTF-8 text; the size if there is none.
+[[nodiscard]] inline std::size_t find_invalid_utf8(std::string_view text, std::size_t from = 0) noexcept {
+  std::size_t at = from;
+  while (at < text.size()) {
+    std::uint64_t eight = 0;
+    if (text.size() - at >= sizeof eight) {
+      std::memcpy(&eight, text.data() + at, sizeof eight);
+      if ((eight & 0x8080808080808080U) == 0) {
+        at += sizeof eight;
+        continue;
+      }
+    }
+    const std::size_t length = utf8_length(text.substr(at));
+    if (length == 0) return at;
+    at += length;
+  }
+  return at;
+}
+
+/// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
+[[nodiscard]] inline std::string shown_text(std::string_view text) {
+  constexpr std::size_t most = 60;
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string out;
+  for (std::size_t at = 0; at < text.size() && at < most;) {
+    const std::size_t length = utf8_length(text.substr(at));
+    const auto code = static_cast<unsigned char>(text[at]);
+    if (length == 0 || code < 0x20 || code == 0x7F) {
+      out += "\\x";
+      out += {digits[code / 16], digits[code % 16]};
+      ++at;
+    } else {
+      out += text.substr(at, length);
+      at += length;
+    }
+  }
+  return text.size() > most ? out + "... (" + std::to_string(text.size()) + " bytes)" : out;
+}
+
+}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/csv_plan.hpp
@@ -11228,7 +11321,7 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
     if (parse_number(text, number) == NumberFault::none && number == number) plan->is_number_missing = true;
   }
   CsvCutter cutter{options.delimiter, options.quote};
-  cut_head(head, options.has_header ? 2 : 1, options.inference_rows, options.max_record_bytes, [&] {
+  cut_head(head, options.has_header ? 2 : 1, options.inference_rows, options.max_record_bytes, options.on_error, [&] {
     cutter.cut(head.text(), head.size(), head.is_whole());
     return cutter.records().size();
   });
@@ -12249,17 +12342,11 @@ class CsvParser {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/detail/record_counter.hpp
-// Counts the records of a file and notes where some of them begin, without a look at what is in them. Data room.
+// ---- railyard/data/detail/file_index.hpp
+// Where the records of a file of text are. Data room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Says how text is divided into records: by line feeds that are not within quotes.
-struct RecordRules {
-  char quote = '\0';               ///< none
-  bool has_blank_records = false;  ///< else lines with nothing on them are no records
-};
 
 /// Says where the records of a file are: the place of every 64th, and of one in each few thousand characters, so that
 /// any is found at the cost of a short read.
@@ -12273,17 +12360,10 @@ struct FileIndex {
 
   FileStamp stamp{};
   std::uint64_t records = 0;  ///< the damaged ones among them
-  std::vector<Place> places{};
-  std::uint64_t end = 0;                 ///< where the last record ends
-  std::vector<std::uint64_t> damaged{};  ///< which records are left out, ascending
-
-  void add_record(std::uint64_t begin) {
-    if (places.empty() || records - places.back().record >= most_records ||
-        begin - places.back().offset >= most_bytes) {
-      places.push_back({begin, records});
-    }
-    ++records;
-  }
+  std::uint64_t end = 0;      ///< where the last record ends
+  std::span<const Place> places{};
+  std::span<const std::uint64_t> damaged{};  ///< which records are left out, ascending
+  std::shared_ptr<const void> memory{};      ///< that the last two are in
 
   [[nodiscard]] std::uint64_t samples() const noexcept { return records - damaged.size(); }
   /// Returns which record a sample is.
@@ -12312,6 +12392,95 @@ struct FileIndex {
   [[nodiscard]] std::uint64_t damaged_before(std::uint64_t record) const noexcept {
     return static_cast<std::uint64_t>(std::lower_bound(damaged.begin(), damaged.end(), record) - damaged.begin());
   }
+
+  /// Returns the columns of a block of which each row is the index of a file.
+  [[nodiscard]] static std::shared_ptr<const Schema> schema() {
+    return std::make_shared<const Schema>(
+        Schema{{"file", Dtype::i64, {5}}, {"places", Dtype::i64, {-1}}, {"damaged", Dtype::i64, {-1}}});
+  }
+  /// Returns a block of this one alone, which shares the memory.
+  [[nodiscard]] Block to_block(const std::shared_ptr<const Schema>& of_block, std::uint64_t file) const {
+    std::vector<std::int64_t> numbers;
+    for (const std::uint64_t number : {stamp.size, records, end}) numbers.push_back(static_cast<std::int64_t>(number));
+    numbers.insert(numbers.end(), {stamp.seconds, stamp.nanoseconds});
+    return {of_block, {Column{(*of_block)[0], std::move(numbers)}, one_row(places), one_row(damaged)}, {file}};
+  }
+  /// Returns that of a row, whose memory it shares.
+  [[nodiscard]] static FileIndex of_row(const std::shared_ptr<const Block>& all, std::size_t row) {
+    const Block& block = *all;
+    const auto numbers = block[0].values<std::int64_t>(row);
+    FileIndex index;
+    index.stamp = {static_cast<std::uint64_t>(numbers[0]), numbers[3], numbers[4]};
+    index.records = static_cast<std::uint64_t>(numbers[1]);
+    index.end = static_cast<std::uint64_t>(numbers[2]);
+    index.places = block[1].values<Place>(row);
+    index.damaged = block[2].values<std::uint64_t>(row);
+    index.memory = all;
+    return index;
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] Column one_row(std::span<const T> values) const {
+    return {std::shared_ptr<const std::byte>{memory, reinterpret_cast<const std::byte*>(values.data())},
+            std::make_shared<const std::vector<std::uint64_t>>(1, values.size_bytes())};
+  }
+};
+
+/// Collects the records of a file for its index.
+class FileIndexDraft {
+ public:
+  using Place = FileIndex::Place;
+
+  [[nodiscard]] std::uint64_t records() const noexcept { return records_; }
+  void add_record(std::uint64_t begin) {
+    if (places_.empty() || records_ - places_.back().record >= FileIndex::most_records ||
+        begin - places_.back().offset >= FileIndex::most_bytes) {
+      places_.push_back({begin, records_});
+    }
+    ++records_;
+  }
+  /// Adds records that do not begin at a place of their own.
+  void add_records(std::uint64_t count) noexcept { records_ += count; }
+  /// Says that a record is damaged that has been added or will be, behind those said before.
+  void mark_damaged(std::uint64_t record) { damaged_.push_back(record); }
+  /// Adds a record that is left out because of its length: who reads those before it reads nothing of it.
+  void add_long_record(std::uint64_t begin) {
+    mark_damaged(records_);
+    places_.push_back({begin, records_});
+    ++records_;
+  }
+  /// Whether so many records that begin before a place of the text are none that have places of their own.
+  [[nodiscard]] bool is_far_from_next_place(std::uint64_t num_records, std::uint64_t end) const noexcept {
+    return !places_.empty() && records_ - places_.back().record + num_records <= FileIndex::most_records &&
+           end - places_.back().offset <= FileIndex::most_bytes;
+  }
+
+  /// end: where the last record ends.
+  [[nodiscard]] FileIndex finish(const FileStamp& stamp, std::uint64_t end) && {
+    const auto kept = std::make_shared<const FileIndexDraft>(std::move(*this));
+    return {stamp, kept->records_, end, kept->places_, kept->damaged_, kept};
+  }
+
+ private:
+  std::uint64_t records_ = 0;
+  std::vector<Place> places_{};
+  std::vector<std::uint64_t> damaged_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/record_counter.hpp
+// Counts the records of a file and notes where some of them begin, without a look at what is in them. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says how text is divided into records: by line feeds that are not within quotes.
+struct RecordRules {
+  char quote = '\0';               ///< none
+  bool has_blank_records = false;  ///< else lines with nothing on them are no records
 };
 
 /// Makes the index of a text that it sees piece by piece; all pieces but the last have a multiple of 64 characters, and
@@ -12333,10 +12502,9 @@ class RecordCounter {
   }
 
   /// Returns the index. The last record needs no line feed.
-  [[nodiscard]] FileIndex finish() {
+  [[nodiscard]] FileIndex finish(const FileStamp& stamp) {
     if (at_ > line_ && !is_blank(at_, last_)) index_.add_record(line_);
-    index_.end = at_;
-    return std::move(index_);
+    return std::move(index_).finish(stamp, at_);
   }
 
  private:
@@ -12362,8 +12530,8 @@ class RecordCounter {
     const auto num_lines = std::uint64_t{count_bits(lines)};
     const bool may_be_blank = (lines & (lines << 1 | lines << 2)) != 0 ||
                               at_ + static_cast<std::uint64_t>(std::countr_zero(lines)) <= line_ + 1;
-    if (is_far_from_next_place(num_lines) && (rules_.has_blank_records || !may_be_blank)) {
-      index_.records += num_lines;
+    if (index_.is_far_from_next_place(num_lines, at_ + 64) && (rules_.has_blank_records || !may_be_blank)) {
+      index_.add_records(num_lines);
       line_ = at_ + static_cast<std::uint64_t>(std::bit_width(lines));
       return;
     }
@@ -12378,16 +12546,8 @@ class RecordCounter {
     return !rules_.has_blank_records && (end == line_ || (end == line_ + 1 && before == '\r'));
   }
 
-  // Whether none of the records that end in this block begins at a place of its own.
-  [[nodiscard]] bool is_far_from_next_place(std::uint64_t num_lines) const noexcept {
-    if (index_.places.empty()) return false;
-    const FileIndex::Place& last = index_.places.back();
-    return index_.records - last.record + num_lines <= FileIndex::most_records &&
-           at_ + 64 - last.offset <= FileIndex::most_bytes;
-  }
-
   RecordRules rules_;
-  FileIndex index_{};
+  FileIndexDraft index_{};
   std::uint64_t at_;    // where the next piece begins
   std::uint64_t line_;  // where the last line begins
   bool is_quoted_ = false;
@@ -12403,50 +12563,101 @@ class RecordCounter {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Is what a file has that can be no record: one of many, or what follows a place from which it cannot be read.
+struct DamagedPart {
+  std::uint64_t offset = 0;  ///< of a record, or up to which it could be read
+  std::string message{};
+  bool is_record = false;
+};
+
+[[nodiscard]] inline std::string text_of_long_record(const std::string& file, std::uint64_t offset, std::size_t most) {
+  return compose(
+      "{}: the record at byte {} is longer than {} bytes, which .max_record_bytes allows: a quote may be "
+      "opened there that is never closed",
+      file, offset, most);
+}
+
 /// Reads a stream in pieces that a parser has cut at the end of a record; memory grows only with the longest record.
 template <class Parser>
 class RecordChunks {
  public:
   /// offset: where the stream is in its file. most: bytes of a record.
-  RecordChunks(std::string file, std::unique_ptr<ByteStream> bytes, Parser parser, std::uint64_t offset,
-               std::size_t most)
+  RecordChunks(std::string file, std::unique_ptr<ByteStream> bytes, Parser parser, RecordRules rules,
+               std::uint64_t offset, std::size_t most)
       : file_(std::move(file)),
         bytes_(std::move(bytes)),
         parser_(std::move(parser)),
+        rules_(rules),
+        begin_(offset),
         offset_(offset),
         most_(most),
         room_(room_for(*bytes_, usual_size)) {}
 
-  /// Steps over what a file begins with: a byte order mark and the header, whose size is asked for.
-  /// Throws: DataError if the file is no text.
+  /// Steps over what a file begins with: a byte order mark and the header, whose size is asked for. Where the stream is
+  /// damaged before the header ends, there is nothing behind it.
+  /// Throws: DataError if the file is no text, or the header is longer than a record may be.
   template <class HeaderSize>
   void skip_header(HeaderSize&& header_size) {
     fill();
     const std::string_view text{buffer_.data(), size_};
-    if (const auto fault = fault_of_beginning(text, is_end_); !fault.empty()) {
+    if (const auto fault = fault_of_beginning(text, is_end_ && !is_cut_); !fault.empty()) {
       throw DataError{compose("{} cannot be read: {}", file_, fault)};
     }
     const std::size_t mark = text.starts_with(utf8_mark) ? utf8_mark.size() : 0;
     std::optional<std::size_t> size;
-    while (!(size = header_size(buffer_.data() + mark, size_ - mark, is_end_))) grow();
-    taken_ = mark + *size;
+    while (!(size = header_size(buffer_.data() + mark, size_ - mark, is_end_ && !is_cut_)) && !is_cut_) {
+      if (size_ > most_) throw DataError{text_of_long_record(file_, offset_, most_)};
+      grow();
+    }
+    taken_ = size ? mark + *size : size_;
   }
 
-  /// Goes on to the next piece, which has at least one record; false at the end.
-  [[nodiscard]] bool next() {
-    drop_taken();
-    fill();
+  /// Goes on to the next piece, which has at least one record; false at the end. leave_out(part): told of each damaged
+  /// part up to where the piece begins; throws if it may not be left out.
+  template <class LeaveOut>
+  [[nodiscard]] bool next(LeaveOut&& leave_out) {
+    advance();
     while (size_ > 0) {
-      taken_ = parser_.cut(buffer_.data(), size_, is_end_);
-      if (parser_.records() > 0) return true;
+      taken_ = parser_.cut(buffer_.data(), size_, is_end_ && !is_cut_);
+      if (parser_.records() > 0) {
+        leave_out_before(offset_, leave_out);
+        return true;
+      }
+      if (taken_ == 0 && is_cut_) {
+        taken_ = size_;  // of a record that does not end
+      } else if (taken_ == 0 && size_ > most_) {
+        leave_out(DamagedPart{offset_, text_of_long_record(file_, offset_, most_), true});
+        skip_record();
+      } else if (taken_ == 0) {
+        grow();
+        continue;
+      }
+      advance();
+    }
+    leave_out_before(std::numeric_limits<std::uint64_t>::max(), leave_out);
+    return false;
+  }
+
+  /// Tells of those within the piece, of which no record is missing.
+  template <class LeaveOut>
+  void settle_piece(LeaveOut&& leave_out) {
+    leave_out_before(end(), leave_out);
+  }
+
+  /// Gives the rest of the text as it is, part after part: of a multiple of 64 characters but for the last, and
+  /// text_padding more can be read behind each.
+  template <class Take>
+  void take_rest(Take&& take) {
+    advance();
+    while (size_ > 0) {
+      taken_ = is_end_ ? size_ : size_ / 64 * 64;
       if (taken_ == 0) {
         grow();
-      } else {
-        drop_taken();
-        fill();
+        continue;
       }
+      take(buffer_.data(), taken_);
+      advance();
     }
-    return false;
   }
 
   [[nodiscard]] Parser& parser() noexcept { return parser_; }
@@ -12461,6 +12672,10 @@ class RecordChunks {
   // So much that text, separators and columns of a piece stay in the cache of a core.
   static constexpr std::size_t usual_size = std::size_t{256} << 10;
 
+  void advance() {
+    drop_taken();
+    fill();
+  }
   void drop_taken() {
     if (taken_ == 0) return;
     std::memmove(buffer_.data(), buffer_.data() + taken_, size_ - taken_);
@@ -12470,24 +12685,51 @@ class RecordChunks {
   void fill() {
     if (is_end_) return;
     buffer_.resize(room_ + 1 + text_padding);
-    size_ += bytes_->read(buffer_.data() + size_, room_ - size_);
-    is_end_ = size_ < room_;
-    if (is_end_ && size_ > 0 && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
+    size_ += read_past_damage(*bytes_, buffer_.data() + size_, room_ - size_,
+                              [this](const StreamDamage& damage, std::size_t got) { note(damage, got); });
+    is_end_ = is_cut_ || size_ < room_;
+    if (is_end_ && !is_cut_ && size_ > 0 && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
   }
   void grow() {
-    if (size_ > most_) {
-      throw DataError{
-          compose("{}: the record at byte {} is longer than {} bytes, which .max_record_bytes allows: a quote "
-                  "may be opened there that is never closed",
-                  file_, offset_, most_)};
-    }
     room_ *= 2;
     fill();
+  }
+
+  // got: bytes behind those that are in the buffer.
+  void note(const StreamDamage& damage, std::size_t got) {
+    const std::uint64_t place = offset_ + size_ + got;
+    if (place > 0 && place == begin_ && !damage.is_over()) return;
+    is_cut_ = is_cut_ || damage.is_over();
+    damaged_.push_back({place, compose("{}; {} byte {} of what it holds{}", damage.what(),
+                                       damage.is_over() ? "it could be read up to" : "it was read up to", place,
+                                       damage.is_over() ? "" : ", which may not be what it was")});
+  }
+  template <class LeaveOut>
+  void leave_out_before(std::uint64_t offset, LeaveOut& leave_out) {
+    while (!damaged_.empty() && damaged_.front().offset <= offset) {
+      leave_out(damaged_.front());
+      damaged_.pop_front();
+    }
+  }
+
+  // Goes past a record of which all is that the buffer holds: to where its rules say that it ends.
+  void skip_record() {
+    bool is_quoted = false;
+    while (size_ > 0) {
+      for (taken_ = 0; taken_ < size_;) {
+        const char c = buffer_[taken_++];
+        if (c == rules_.quote && c != '\0') is_quoted = !is_quoted;
+        if (c == '\n' && !is_quoted) return;
+      }
+      advance();
+    }
   }
 
   std::string file_;
   std::unique_ptr<ByteStream> bytes_;
   Parser parser_;
+  RecordRules rules_;
+  std::uint64_t begin_;  // who has come to there before was told of wrong check sums up to it
   std::uint64_t offset_;
   std::size_t most_;
   std::vector<char> buffer_{};
@@ -12495,6 +12737,558 @@ class RecordChunks {
   std::size_t size_ = 0;
   std::size_t taken_ = 0;
   bool is_end_ = false;
+  bool is_cut_ = false;                // and damage is the reason
+  std::deque<DamagedPart> damaged_{};  // that nobody has been told of
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/blocks.hpp
+// Puts blocks together and takes them apart. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// The memory that the samples of a block take.
+[[nodiscard]] inline std::size_t bytes_of(const Block& block) noexcept {
+  std::size_t bytes = block.rows() * sizeof(std::uint64_t);
+  for (const Column& column : block.columns()) {
+    bytes += column.bytes().size() + (column.is_ragged() ? column.rows() * sizeof(std::uint64_t) : 0);
+  }
+  return bytes;
+}
+
+template <std::size_t size>
+void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte* to) {
+  for (const std::size_t row : rows) {
+    std::memcpy(to, from + row * size, size);
+    to += size;
+  }
+}
+
+// Does what Column::take() does, faster for small samples of one size, whose copies the compiler makes single moves.
+[[nodiscard]] inline Column take(const Column& column, std::span<const std::size_t> rows) {
+  if (column.is_ragged() || column.rows() == 0) return column.take(rows);
+  const std::size_t size = column.sample(0).size();
+  const std::byte* from = column.sample(0).data();
+  const std::shared_ptr<std::byte[]> copy{new std::byte[size * rows.size()]};  // not zeroed first
+  switch (size) {
+    case 1:
+      gather<1>(from, rows, copy.get());
+      break;
+    case 2:
+      gather<2>(from, rows, copy.get());
+      break;
+    case 4:
+      gather<4>(from, rows, copy.get());
+      break;
+    case 8:
+      gather<8>(from, rows, copy.get());
+      break;
+    default:
+      for (std::size_t at = 0; at < rows.size(); ++at) {
+        std::memcpy(copy.get() + at * size, from + rows[at] * size, size);
+      }
+  }
+  return {std::shared_ptr<const std::byte>{copy, copy.get()}, rows.size(), size};
+}
+
+[[nodiscard]] inline bool is_contiguous(std::span<const std::size_t> rows) noexcept {
+  for (std::size_t at = 1; at < rows.size(); ++at) {
+    if (rows[at] != rows[at - 1] + 1) return false;
+  }
+  return true;
+}
+
+// Takes the rows of a block in that order; shares its memory where they follow each other.
+[[nodiscard]] inline Block take(const Block& block, std::span<const std::size_t> rows) {
+  if (rows.empty()) return block.slice(0, 0);
+  if (is_contiguous(rows)) return block.slice(rows.front(), rows.back() + 1);
+  std::vector<Column> columns;
+  std::vector<std::uint64_t> ids;
+  for (const Column& column : block.columns()) columns.push_back(take(column, rows));
+  for (const std::size_t row : rows) ids.push_back(block.ids()[row]);
+  return {block.shared_schema(), std::move(columns), std::move(ids)};
+}
+
+[[nodiscard]] inline Column join_columns(std::span<const Block> blocks, std::size_t column) {
+  std::size_t size = 0;
+  std::size_t rows = 0;
+  for (const Block& block : blocks) {
+    size += block[column].bytes().size();
+    rows += block.rows();
+  }
+  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
+  auto ends = std::make_shared<std::vector<std::uint64_t>>();
+  std::size_t done = 0;
+  for (const Block& block : blocks) {
+    const Column& part = block[column];
+    const auto bytes = part.bytes();
+    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
+    for (std::size_t row = 0; part.is_ragged() && row < part.rows(); ++row) {
+      ends->push_back(done + static_cast<std::size_t>(part.sample(row).data() - bytes.data()) +
+                      part.sample(row).size());
+    }
+    done += bytes.size();
+  }
+  std::shared_ptr<const std::byte> bytes{all, all.get()};
+  if (!ends->empty()) return {std::move(bytes), std::move(ends)};
+  return {std::move(bytes), rows, rows == 0 ? 0 : size / rows};
+}
+
+// Copies blocks of one schema into one, sample after sample; there is at least one.
+[[nodiscard]] inline Block join_copies(std::span<const Block> blocks) {
+  std::vector<Column> columns;
+  for (std::size_t column = 0; column < blocks.front().columns().size(); ++column) {
+    columns.push_back(join_columns(blocks, column));
+  }
+  std::vector<std::uint64_t> ids;
+  for (const Block& block : blocks) ids.insert(ids.end(), block.ids().begin(), block.ids().end());
+  return {blocks.front().shared_schema(), std::move(columns), std::move(ids)};
+}
+
+// Does the same, but gives a block back as it is if it alone has samples.
+[[nodiscard]] inline Block join(std::span<const Block> blocks) {
+  std::vector<Block> full;
+  for (const Block& block : blocks) {
+    if (!block.empty()) full.push_back(block);
+  }
+  if (full.empty()) return blocks.front();
+  return full.size() == 1 ? full.front() : join_copies(full);
+}
+
+// Which sample of which part.
+struct RowOfPart {
+  std::size_t part = 0;
+  std::size_t row = 0;
+};
+
+[[nodiscard]] inline Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                          std::size_t column) {
+  std::size_t size = 0;
+  for (const RowOfPart& row : rows) size += parts[row.part][column].sample(row.row).size();
+  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
+  auto ends = std::make_shared<std::vector<std::uint64_t>>();
+  ends->reserve(rows.size());
+  std::size_t done = 0;
+  for (const RowOfPart& row : rows) {
+    const auto bytes = parts[row.part][column].sample(row.row);
+    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
+    ends->push_back(done += bytes.size());
+  }
+  return {std::shared_ptr<const std::byte>{all, all.get()}, std::move(ends)};
+}
+
+[[nodiscard]] inline Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                         std::size_t column) {
+  std::size_t size = 0;
+  std::vector<const std::byte*> begins;
+  for (const Block& part : parts) {
+    if (!part.empty()) size = part[column].sample(0).size();
+    begins.push_back(part[column].bytes().data());
+  }
+  const std::shared_ptr<std::byte[]> all{new std::byte[size * rows.size()]};
+  std::byte* to = all.get();
+  for (const RowOfPart& row : rows) {
+    std::memcpy(to, begins[row.part] + row.row * size, size);
+    to += size;
+  }
+  return {std::shared_ptr<const std::byte>{all, all.get()}, rows.size(), size};
+}
+
+// Takes samples from several blocks of one schema, of which there is at least one, in the order given.
+[[nodiscard]] inline Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows) {
+  if (rows.empty()) return parts.front().slice(0, 0);
+  const std::shared_ptr<const Schema>& schema = parts.front().shared_schema();
+  std::vector<Column> columns;
+  for (std::size_t column = 0; column < schema->size(); ++column) {
+    columns.push_back((*schema)[column].is_ragged() ? gather_ragged(parts, rows, column)
+                                                    : gather_fixed(parts, rows, column));
+  }
+  std::vector<std::uint64_t> ids;
+  ids.reserve(rows.size());
+  for (const RowOfPart& row : rows) ids.push_back(parts[row.part].ids()[row.row]);
+  return {schema, std::move(columns), std::move(ids)};
+}
+
+// Returns a block of no samples.
+[[nodiscard]] inline Block no_samples(const std::shared_ptr<const Schema>& schema) {
+  std::vector<Column> columns;
+  for (const Field& field : *schema) {
+    if (field.is_ragged()) {
+      columns.emplace_back(nullptr, std::make_shared<const std::vector<std::uint64_t>>());
+    } else {
+      columns.emplace_back(nullptr, 0, field.width() * size_of(field.dtype));
+    }
+  }
+  return {schema, std::move(columns), {}};
+}
+
+// Returns the block with ids that count from elsewhere.
+[[nodiscard]] inline Block with_ids_from(const Block& block, std::uint64_t first) {
+  if (first == 0) return block;
+  std::vector<std::uint64_t> ids;
+  for (const std::uint64_t id : block.ids()) ids.push_back(first + id);
+  return {block.shared_schema(), block.columns(), std::move(ids)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/waiting.hpp
+// Long waits for what no part of a run can hurry: that they hear when nobody wants them any more, and say what they
+// wait for. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says for whom a thread waits that what takes long is done: for another program, or for its own run, itself included.
+enum class WaitFor : std::uint8_t { another_program, own_run };
+
+/// Is what long waits of a thread look at, while a WatchedThread gives it to them. Beyond it they look at that of the
+/// thread which has made it.
+class WaitWatch {
+ public:
+  /// Is the part of it that waits hold on to, which may go on when it is no more.
+  class Shared {
+   public:
+    [[nodiscard]] std::string why_over(WaitFor whom) const {
+      {
+        const std::lock_guard lock{mutex_};
+        if (!why_over_) return "whoever wanted it has ended";
+        if (std::string why = why_over_(whom); !why.empty()) return why;
+      }
+      return beyond_ != nullptr ? beyond_->why_over(whom) : std::string{};
+    }
+    void say(const std::string& text) const {
+      {
+        const std::lock_guard lock{mutex_};
+        if (say_) return say_(text);
+      }
+      beyond_ != nullptr ? beyond_->say(text) : say_aloud(text);
+    }
+    /// Notes down what a thread waits for; an empty text when it waits no more.
+    void note(std::string text) const {
+      const std::lock_guard lock{mutex_};
+      noted_ = std::move(text);
+    }
+
+   private:
+    friend class WaitWatch;
+
+    mutable std::mutex mutex_{};
+    std::function<std::string(WaitFor)> why_over_{};
+    std::function<void(const std::string&)> say_{};
+    std::shared_ptr<const Shared> beyond_{};
+    mutable std::string noted_{};
+  };
+
+  /// why_over: returns why nobody wants them any more, or an empty text. say: tells the user of a long one; empty
+  /// where that is for the one beyond to do. Neither is called once this has ended.
+  explicit WaitWatch(std::function<std::string(WaitFor)> why_over, std::function<void(const std::string&)> say = {})
+      : shared_(std::make_shared<Shared>()) {
+    shared_->why_over_ = std::move(why_over);
+    shared_->say_ = std::move(say);
+    shared_->beyond_ = of_thread();
+  }
+  WaitWatch(const WaitWatch&) = delete;
+  WaitWatch& operator=(const WaitWatch&) = delete;
+  ~WaitWatch() {
+    const std::lock_guard lock{shared_->mutex_};
+    shared_->why_over_ = nullptr;
+    shared_->say_ = nullptr;
+  }
+
+  [[nodiscard]] const std::shared_ptr<Shared>& shared() const noexcept { return shared_; }
+  /// What its waits have noted down last.
+  [[nodiscard]] std::string noted() const {
+    const std::lock_guard lock{shared_->mutex_};
+    return shared_->noted_;
+  }
+
+  /// That of the calling thread; nullptr if it has none.
+  [[nodiscard]] static std::shared_ptr<const Shared>& of_thread() noexcept {
+    static thread_local std::shared_ptr<const Shared> watch;
+    return watch;
+  }
+  /// Tells whoever has started the program.
+  static void say_aloud(const std::string& text) noexcept { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+};
+
+/// Gives a watch to the waits of the calling thread.
+class WatchedThread {
+ public:
+  explicit WatchedThread(const WaitWatch& watch) : before_(std::exchange(WaitWatch::of_thread(), watch.shared())) {}
+  WatchedThread(const WatchedThread&) = delete;
+  WatchedThread& operator=(const WatchedThread&) = delete;
+  ~WatchedThread() { WaitWatch::of_thread() = std::move(before_); }
+
+ private:
+  std::shared_ptr<const WaitWatch::Shared> before_;
+};
+
+/// Is one wait. Looked at again and again by the thread that waits.
+class LongWait {
+ public:
+  /// first_word: after which time it says what it waits for; then each time after three times as long.
+  explicit LongWait(std::chrono::nanoseconds first_word = std::chrono::seconds{10},
+                    WaitFor whom = WaitFor::another_program)
+      : whom_(whom), watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+  ~LongWait() {
+    if (has_noted_) watch_->note({});
+  }
+
+  /// what: returns who or what keeps it waiting, as a sentence. Throws: Error if nobody wants it any more.
+  template <class What>
+  void look(const What& what) {
+    if (watch_ != nullptr) {
+      if (const std::string why = watch_->why_over(whom_); !why.empty()) {
+        throw Error{compose("{}, but nobody wants it any more: {}", what(), why)};
+      }
+      if (!std::exchange(has_noted_, true)) watch_->note(what());
+    }
+    if (!next_word_.expired()) return;
+    const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - begin_).count();
+    const std::string text = compose("{} (for {:.0f} s by now)", what(), seconds);
+    watch_ != nullptr ? watch_->say(text) : WaitWatch::say_aloud(text);
+    interval_ *= 3;
+    next_word_ = Deadline::after(interval_);
+  }
+
+ private:
+  WaitFor whom_;
+  std::shared_ptr<const WaitWatch::Shared> watch_;
+  Deadline::Clock::time_point begin_ = Deadline::Clock::now();
+  Deadline next_word_;
+  std::chrono::nanoseconds interval_;
+  bool has_noted_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/sample_shelf.hpp
+// Samples that one of several forked processes makes, and that all of them see. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is memory that is inherited by all processes that are forked behind it, in which the first of them that wants the
+// samples leaves them for the others; later ones find them there even where that one has ended.
+class SampleShelf {
+ public:
+  // doing: what the one does for which others wait, as a sentence says it. Without memory it has no use.
+  explicit SampleShelf(std::string_view doing = "fills a cache in memory") noexcept
+      : doing_(doing), process_(::getpid()) {
+    try {
+      file_ = adopt(::memfd_create("railyard-cache", MFD_CLOEXEC), "memory for samples");
+    } catch (const Error&) {
+      return;
+    }
+    const WriteSignalGuard<SIGXFSZ> guard;
+    if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
+    void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+    if (base != MAP_FAILED) header_ = ::new (base) Header;
+  }
+  SampleShelf(const SampleShelf&) = delete;
+  SampleShelf& operator=(const SampleShelf&) = delete;
+  ~SampleShelf() {
+    if (header_ != nullptr) ::munmap(header_, header_bytes);
+  }
+
+  // What the process has that made it, its children inherit without this.
+  [[nodiscard]] bool has_use() const noexcept {
+    struct stat status {};
+    return header_ != nullptr && ::getpid() != process_ && ::fstat(file_.get(), &status) == 0 &&
+           status.st_ino == status_.st_ino && status.st_dev == status_.st_dev;
+  }
+
+  // Returns the samples: those that are there, or else what make(go_on) returns, part after part, and leaves to the
+  // others. It calls go_on() now and then.
+  template <class Make>
+  [[nodiscard]] Block find_or_make(const std::shared_ptr<const Schema>& schema, Make&& make) const {
+    const Turn turn{*this};
+    if (auto found = turn.samples(schema)) return std::move(*found);
+    const std::vector<Block> parts = make([&turn] { turn.go_on(); });
+    if (turn.leave(parts)) {
+      if (auto left = turn.samples(schema)) return std::move(*left);
+    }
+    return join(parts);
+  }
+
+  // Is the right to make the samples, if nobody has yet: others wait meanwhile. Given back with this object, or with
+  // this process, however that ends, and not a child's that it forks meanwhile.
+  class Turn {
+   public:
+    // Waits while another process makes them, but not for one that makes nothing for so long. Throws: Error if nobody
+    // wants them any more, see WaitWatch.
+    explicit Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience = std::chrono::minutes{5})
+        : shelf_(&shelf) {
+      Header& header = *shelf.header_;
+      std::uint32_t made = header.made.load();
+      Deadline deadline = Deadline::after(patience);
+      LongWait wait{std::chrono::seconds{10}, WaitFor::own_run};
+      while (!header.is_whole.load() && !(is_mine_ = lock(F_WRLCK))) {
+        wait.look([this] { return compose("{} {} for all of them", holder(), shelf_->doing_); });
+        futex_wait(header.made, made, std::chrono::milliseconds{20});
+        if (const std::uint32_t now = header.made.load(); now != made) {
+          made = now;
+          deadline = Deadline::after(patience);
+        }
+        if (deadline.expired()) return;
+      }
+      if (is_mine_ && header.is_whole.load()) give_back();  // finished between the two looks
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() {
+      if (is_mine_) give_back();
+    }
+
+    // The samples, if somebody has made them, and there is room to see them in.
+    [[nodiscard]] std::optional<Block> samples(const std::shared_ptr<const Schema>& schema) const {
+      return shelf_->header_->is_whole.load() ? shelf_->open(schema) : std::nullopt;
+    }
+    // Says that a part has been made.
+    void go_on() const noexcept {
+      if (is_mine_) nudge(shelf_->header_->made);
+    }
+    // Leaves the samples, part after part, for the others. False if there is no room, or it is not this one's turn.
+    [[nodiscard]] bool leave(std::span<const Block> parts) const {
+      if (!is_mine_) return false;
+      if (!shelf_->write(parts)) {
+        static_cast<void>(::ftruncate(shelf_->file_.get(), header_bytes));
+        return false;
+      }
+      shelf_->header_->is_whole.store(true);
+      return true;
+    }
+
+   private:
+    [[nodiscard]] bool lock(short type) const noexcept {
+      struct flock lock {};
+      lock.l_type = type;
+      lock.l_whence = SEEK_SET;
+      return ::fcntl(shelf_->file_.get(), F_SETLK, &lock) == 0;
+    }
+    [[nodiscard]] std::string holder() const {
+      struct flock lock {};
+      lock.l_type = F_WRLCK;
+      lock.l_whence = SEEK_SET;
+      const bool is_known = ::fcntl(shelf_->file_.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+      return is_known && lock.l_pid > 0 ? compose("process {}", lock.l_pid) : std::string{"another process"};
+    }
+    void give_back() noexcept {
+      is_mine_ = false;
+      static_cast<void>(lock(F_UNLCK));
+      nudge(shelf_->header_->made);
+    }
+
+    const SampleShelf* shelf_;
+    bool is_mine_ = false;
+  };
+
+ private:
+  struct Header {
+    std::atomic<std::uint32_t> made{0};  // a futex: moves with each part that is made
+    std::atomic<bool> is_whole{false};
+    std::uint64_t rows = 0;
+    std::uint64_t size = 0;  // of the file
+  };
+
+  // The samples follow it: their ids, and of each column the ends of its samples, where they differ in length, and the
+  // bytes, all at multiples of 64.
+  static constexpr std::size_t header_bytes = 4096;
+  static constexpr std::uint64_t alignment = 64;
+
+  [[nodiscard]] static std::uint64_t aligned(std::uint64_t at) noexcept {
+    return (at + alignment - 1) / alignment * alignment;
+  }
+
+  [[nodiscard]] bool write(std::span<const Block> parts) const {
+    const WriteSignalGuard<SIGXFSZ> guard;
+    std::uint64_t at = header_bytes;
+    const auto put = [&](const void* bytes, std::size_t size) {
+      return put_bytes(bytes, size, std::exchange(at, at + size));
+    };
+    header_->rows = 0;
+    for (const Block& part : parts) {
+      header_->rows += part.rows();
+      if (!put(part.ids().data(), part.ids().size_bytes())) return false;
+    }
+    for (std::size_t column = 0; column < parts.front().columns().size(); ++column) {
+      at = aligned(at);
+      std::uint64_t end = 0;
+      for (const Block& part : parts) {
+        std::vector<std::uint64_t> ends;
+        for (std::size_t row = 0; part[column].is_ragged() && row < part.rows(); ++row) {
+          ends.push_back(end += part[column].sample(row).size());
+        }
+        if (!put(ends.data(), ends.size() * sizeof(std::uint64_t))) return false;
+      }
+      at = aligned(at);
+      for (const Block& part : parts) {
+        if (!put(part[column].bytes().data(), part[column].bytes().size())) return false;
+      }
+    }
+    header_->size = at;
+    return ::ftruncate(file_.get(), static_cast<off_t>(at)) == 0;
+  }
+  [[nodiscard]] bool put_bytes(const void* bytes, std::size_t size, std::uint64_t at) const noexcept {
+    const auto* next = static_cast<const char*>(bytes);
+    while (size > 0) {
+      const ssize_t written =
+          ::pwrite(file_.get(), next, std::min(size, std::size_t{1} << 30U), static_cast<off_t>(at));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return false;
+      next += written;
+      at += static_cast<std::uint64_t>(written);
+      size -= static_cast<std::size_t>(written);
+    }
+    return true;
+  }
+
+  // Whoever writes to the samples writes to a copy of its own.
+  [[nodiscard]] std::optional<Block> open(const std::shared_ptr<const Schema>& schema) const {
+    const auto size = static_cast<std::size_t>(header_->size);
+    const auto rows = static_cast<std::size_t>(header_->rows);
+    void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), 0);
+    if (base == MAP_FAILED) return std::nullopt;
+    const std::shared_ptr<const std::byte> all{static_cast<const std::byte*>(base), [size](const std::byte* at) {
+                                                 ::munmap(const_cast<std::byte*>(at), size);
+                                               }};
+    std::uint64_t at = header_bytes;
+    const auto numbers = [&](std::size_t count) {
+      std::vector<std::uint64_t> values(count);
+      if (count > 0) std::memcpy(values.data(), all.get() + at, count * sizeof(std::uint64_t));
+      at += count * sizeof(std::uint64_t);
+      return values;
+    };
+    std::vector<std::uint64_t> ids = numbers(rows);
+    std::vector<Column> columns;
+    for (const Field& field : *schema) {
+      at = aligned(at);
+      auto ends = std::make_shared<const std::vector<std::uint64_t>>(numbers(field.is_ragged() ? rows : 0));
+      at = aligned(at);
+      const std::shared_ptr<const std::byte> bytes{all, all.get() + at};
+      const std::size_t each = field.is_ragged() ? 0 : field.width() * size_of(field.dtype);
+      at += !field.is_ragged() ? rows * each : (ends->empty() ? 0 : ends->back());
+      columns.push_back(field.is_ragged() ? Column{bytes, std::move(ends)} : Column{bytes, rows, each});
+    }
+    return Block{schema, std::move(columns), std::move(ids)};
+  }
+
+  std::string_view doing_;
+  pid_t process_;
+  Descriptor file_{};
+  struct stat status_ {};
+  Header* header_ = nullptr;
 };
 
 }  // namespace detail
@@ -12701,15 +13495,15 @@ struct RecordPlace {
 
 /// Adds the records of a piece to the index of its file.
 template <class Parser>
-void note_records(RecordChunks<Parser>& chunks, RecordFaults& faults, FileIndex& index) {
-  for (const std::size_t record : faults.records()) index.damaged.push_back(index.records + record);
+void note_records(RecordChunks<Parser>& chunks, RecordFaults& faults, FileIndexDraft& index) {
+  for (const std::size_t record : faults.records()) index.mark_damaged(index.records() + record);
   for (std::size_t record = 0; record < chunks.parser().records(); ++record) {
     index.add_record(chunks.offset() + chunks.parser().begin(record));
   }
 }
 
 /// Holds what is found out about the files, once, when it is first asked for; shared by threads and inherited by forked
-/// processes.
+/// processes. Of those that were forked before the records were counted, one does that for all.
 template <class Format>
 class RecordFiles {
  public:
@@ -12747,14 +13541,21 @@ class RecordFiles {
   /// Returns how many samples all files have.
   [[nodiscard]] std::uint64_t count() {
     const std::lock_guard lock{mutex_};
-    while (indexes_.size() < names_now().size()) add_index();
+    if (indexes_.size() < names_now().size()) {
+      if (shelf_ && shelf_->has_use())
+        find_indexes();
+      else
+        add_indexes([] {});
+    }
     return starts_.empty() ? 0 : starts_.back().samples;
   }
 
   /// Returns where a sample is; behind all files if there is no such sample.
   [[nodiscard]] RecordPlace find(std::uint64_t sample) {
     const std::lock_guard lock{mutex_};
-    while (indexes_.size() < names_now().size() && (starts_.empty() || starts_.back().samples <= sample)) add_index();
+    while (indexes_.size() < names_now().size() && (starts_.empty() || starts_.back().samples <= sample)) {
+      add_index([] {});
+    }
     const auto behind = std::upper_bound(starts_.begin(), starts_.end(), sample,
                                          [](std::uint64_t id, const Totals& totals) { return id < totals.samples; });
     const auto file = static_cast<std::size_t>(behind - starts_.begin());
@@ -12772,11 +13573,16 @@ class RecordFiles {
   /// Opens a file at its first record.
   [[nodiscard]] Chunks open(const std::string& name, const std::shared_ptr<const Plan>& plan,
                             std::unique_ptr<ByteStream> bytes) const {
-    Chunks chunks{name, std::move(bytes), Parser{plan}, 0, options_.max_record_bytes};
+    Chunks chunks = open_at(name, plan, std::move(bytes), 0);
     chunks.skip_header([&](const char* text, std::size_t size, bool is_end) {
       return Format::header_size(*plan, name, text, size, is_end);
     });
     return chunks;
+  }
+  /// Takes a file that was opened at a record.
+  [[nodiscard]] Chunks open_at(const std::string& name, const std::shared_ptr<const Plan>& plan,
+                               std::unique_ptr<ByteStream> bytes, std::uint64_t offset) const {
+    return {name, std::move(bytes), Parser{plan}, Format::rules(options_), offset, options_.max_record_bytes};
   }
 
   /// Says where a record is, as messages begin.
@@ -12789,15 +13595,18 @@ class RecordFiles {
   std::uint64_t settle(RecordFaults& faults, const std::string& name, std::uint64_t first_offset,
                        std::uint64_t before) const {
     const std::uint64_t total = before + faults.records().size();
-    const OnError policy = options_.on_error;
-    if (total > policy.max_skips()) {
-      const std::string place = where(name, first_offset);
-      if (policy.stops_at_once()) throw DataError{compose("{}: {}", place, faults.message())};
-      throw DataError{compose("{}: {}. {} records before it are damaged as well, and .on_error lets {} be left out",
-                              place, faults.message(), before, policy.max_skips())};
+    if (total > options_.on_error.max_skips()) {
+      refuse(compose("{}: {}", where(name, first_offset), faults.message()), before);
     }
     skips_.raise_to(total);
     return total;
+  }
+  /// The same of one part, which may be many records.
+  std::uint64_t settle(const DamagedPart& part, std::uint64_t before) const {
+    if (before + 1 > options_.on_error.max_skips()) refuse(part.message, before);
+    skips_.name(part.message);
+    skips_.raise_to(before + 1);
+    return before + 1;
   }
 
  private:
@@ -12807,17 +13616,51 @@ class RecordFiles {
     std::uint64_t damaged = 0;
   };
 
+  [[noreturn]] void refuse(const std::string& fault, std::uint64_t before) const {
+    if (options_.on_error.stops_at_once()) throw DataError{fault};
+    throw DataError{compose("{}. {} records before it are damaged as well, and .on_error lets {} be left out", fault,
+                            before, options_.on_error.max_skips())};
+  }
+
   const std::vector<std::string>& names_now() {
     if (names_.empty()) names_ = input_.expand();
     return names_;
   }
+  // Whoever looks at the files first does so before the workers are forked, most often.
   const std::shared_ptr<const Plan>& plan_now() {
-    if (plan_ == nullptr) {
-      const std::string& first = names_now().front();
-      TextHead head{first, open_bytes(first)};
-      plan_ = Format::plan(options_, first, head);
+    if (plan_ != nullptr) return plan_;
+    if (open_ == nullptr && !shelf_) shelf_.emplace("counts the samples of files");
+    for (const std::string& name : names_now()) {
+      TextHead head{name, open_bytes(name)};
+      const auto lines = std::count(head.text(), head.text() + head.size(), '\n');
+      const bool is_enough = head.damage().empty() || (!options_.on_error.stops_at_once() && lines >= 2);
+      if (!is_enough && (options_.on_error.stops_at_once() || name == names_.back())) throw DataError{head.damage()};
+      if (!is_enough) continue;  // another file may tell what there is
+      plan_ = Format::plan(options_, name, head);
+      if (options_.on_error.stops_at_once() && !head.damage().empty()) throw DataError{head.damage()};
+      break;
     }
     return plan_;
+  }
+
+  // Has the indexes of all files from the process that makes them for all.
+  void find_indexes() {
+    (void)plan_now();
+    const auto schema = FileIndex::schema();
+    const auto all = std::make_shared<const Block>(shelf_->find_or_make(schema, [&](const auto& go_on) {
+      add_indexes(go_on);
+      std::vector<Block> blocks;
+      for (const auto& index : indexes_) blocks.push_back(index->to_block(schema, blocks.size()));
+      return blocks;
+    }));
+    indexes_.clear();
+    starts_.clear();
+    for (std::size_t file = 0; file < all->rows(); ++file) take_index(FileIndex::of_row(all, file));
+    skips_.raise_to(starts_.back().damaged);
+  }
+  template <class Progress>
+  void add_indexes(const Progress& progress) {
+    while (indexes_.size() < names_now().size()) add_index(progress);
   }
 
   void take_index(FileIndex index) {
@@ -12829,42 +13672,46 @@ class RecordFiles {
   }
 
   // Where damaged records are left out, they must be known: all is parsed. Else the line ends are counted.
-  void add_index() {
+  template <class Progress>
+  void add_index(const Progress& progress) {
     const std::string& name = names_now()[indexes_.size()];
     const auto plan = plan_now();
     auto file = std::make_unique<FileBytes>(name);
     const FileStamp stamp = file->stamp();
     Chunks chunks = open(name, plan, std::move(file));
-    FileIndex index = options_.on_error.stops_at_once() ? count_records(name, chunks.end()) : parse_all(name, chunks);
-    index.stamp = stamp;
-    take_index(std::move(index));
+    take_index(options_.on_error.stops_at_once() ? count_records(chunks, stamp, progress)
+                                                 : parse_all(name, chunks, stamp, progress));
   }
 
-  [[nodiscard]] FileIndex count_records(const std::string& name, std::uint64_t begin) const {
-    FileBytes file{name, begin};
-    const std::size_t piece = (room_for(file, std::size_t{256} << 10) + 63) / 64 * 64;
-    RecordCounter counter{Format::rules(options_), begin};
-    std::vector<char> buffer(piece + text_padding);
-    for (std::size_t got = piece; got == piece;) {
-      got = file.read(buffer.data(), piece);
-      counter.add(buffer.data(), got);
-    }
-    return counter.finish();
+  template <class Progress>
+  [[nodiscard]] FileIndex count_records(Chunks& chunks, const FileStamp& stamp, const Progress& progress) const {
+    RecordCounter counter{Format::rules(options_), chunks.end()};
+    chunks.take_rest([&](const char* text, std::size_t size) {
+      counter.add(text, size);
+      progress();
+    });
+    return counter.finish(stamp);
   }
 
-  [[nodiscard]] FileIndex parse_all(const std::string& name, Chunks& chunks) const {
-    FileIndex index;
+  template <class Progress>
+  [[nodiscard]] FileIndex parse_all(const std::string& name, Chunks& chunks, const FileStamp& stamp,
+                                    const Progress& progress) const {
+    FileIndexDraft index;
     std::uint64_t damaged = starts_.empty() ? 0 : starts_.back().damaged;
-    while (chunks.next()) {
+    const auto leave_out = [&](const DamagedPart& part) {
+      damaged = settle(part, damaged);
+      index.add_long_record(part.offset);  // plain files have no other damaged parts
+    };
+    while (chunks.next(leave_out)) {
       RecordFaults faults;
       (void)chunks.parser().parse(faults);
       note_records(chunks, faults, index);
       if (!faults.empty()) {
         damaged = settle(faults, name, chunks.offset() + chunks.parser().begin(faults.first()), damaged);
       }
+      progress();
     }
-    index.end = chunks.end();
-    return index;
+    return std::move(index).finish(stamp, chunks.end());
   }
 
   InputFiles input_;
@@ -12872,6 +13719,7 @@ class RecordFiles {
   OpenBytes open_;
   SkipCount skips_{};
   std::mutex mutex_{};
+  std::optional<SampleShelf> shelf_{};  // of the indexes
   std::vector<std::string> names_{};
   std::shared_ptr<const Plan> plan_{};
   std::vector<std::shared_ptr<const FileIndex>> indexes_{};  // of the first files
@@ -12890,7 +13738,7 @@ namespace detail {
 /// Is the begin of a record or a header in what a file holds, and a point of its stream up to there.
 struct FilePoint {
   std::uint64_t offset = 0;
-  std::uint64_t damaged = 0;  ///< that were left out before it, of all files
+  std::uint64_t damaged = 0;  ///< that were left out before it, of all files, and check sums up to it that are wrong
   StreamPoint stream{};
 
   /// sample: that comes next from there.
@@ -12925,7 +13773,7 @@ struct FilePoint {
     if (point.offset < point.stream.offset || point.damaged < place.damaged) return std::nullopt;
     if (!bytes.go_to(point.stream.offset, saved)) return std::nullopt;
     const std::uint64_t between = point.offset - point.stream.offset;
-    if (bytes.skip(between) < between) return std::nullopt;
+    if (skip_past_damage(bytes, between) < between) return std::nullopt;
     return point;
   }
 };
@@ -12967,8 +13815,7 @@ class RecordReader final : public BlockReader {
                 (place.index->damaged_before(place.record) - place.index->damaged_before(from.record));
     auto bytes = std::make_unique<FileBytes>(names_[file_], from.offset);
     if (bytes->stamp() != place.index->stamp) throw_changed(names_[file_]);
-    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, from.offset,
-                    files_->options().max_record_bytes);
+    chunks_.emplace(files_->open_at(names_[file_], plan_, std::move(bytes), from.offset));
     skip(sample - next_id_);
   }
 
@@ -12978,6 +13825,7 @@ class RecordReader final : public BlockReader {
     next_id_ = place.samples;
     damaged_ = place.damaged;
     if (place.state.has_value() && file_ < names_.size()) enter_file(sample, place);
+    files_->skips().raise_to(damaged_);
     skip(sample - next_id_);
   }
   [[nodiscard]] ReaderPlace place() const override {
@@ -13010,15 +13858,20 @@ class RecordReader final : public BlockReader {
 
  private:
   bool next_piece() {
+    const auto leave_out = [this](const DamagedPart& part) {
+      damaged_ = files_->settle(part, damaged_);
+      if (index_ && part.is_record) index_->add_long_record(part.offset);
+    };
     while (true) {
       if (!chunks_ && !open_file()) return false;
-      if (chunks_->next()) break;
+      if (chunks_->next(leave_out)) break;
       close_file();
     }
-    RecordFaults faults;
     if (auto point = chunks_->take_point()) {
       state_ = FilePoint{chunks_->offset(), damaged_, std::move(*point)}.to_state(next_id_);
     }
+    chunks_->settle_piece(leave_out);
+    RecordFaults faults;
     std::vector<Column> columns = chunks_->parser().parse(faults);
     if (!faults.empty()) {
       const std::uint64_t offset = chunks_->offset() + chunks_->parser().begin(faults.first());
@@ -13041,23 +13894,22 @@ class RecordReader final : public BlockReader {
     state_ = place.state;
     next_id_ = state_.sample();
     damaged_ = point->damaged;
-    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, point->offset,
-                    files_->options().max_record_bytes);
+    chunks_.emplace(files_->open_at(names_[file_], plan_, std::move(bytes), point->offset));
   }
   bool open_file() {
     if (file_ >= names_.size()) return false;
     begin_of_file_ = {file_, next_id_, damaged_};
     state_ = {};
     auto bytes = files_->open_bytes(names_[file_]);
-    if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
+    if (is_indexed_) {
+      index_.emplace();
+      stamp_ = static_cast<const FileBytes&>(*bytes).stamp();
+    }
     chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
     return true;
   }
   void close_file() {
-    if (index_) {
-      index_->end = chunks_->end();
-      files_->offer(file_, std::move(*index_));
-    }
+    if (index_) files_->offer(file_, std::move(*index_).finish(stamp_, chunks_->end()));
     index_.reset();
     chunks_.reset();
     ++file_;
@@ -13069,7 +13921,8 @@ class RecordReader final : public BlockReader {
   bool is_indexed_;
   std::size_t file_ = 0;
   std::optional<typename Files::Chunks> chunks_{};
-  std::optional<FileIndex> index_{};  // of the file that is read from its beginning
+  std::optional<FileIndexDraft> index_{};  // of the file that is read from its beginning
+  FileStamp stamp_{};                      // of that
   ReaderPlace begin_of_file_{};
   ReaderState state_{};  // at a piece of the file up to this one
   std::uint64_t next_id_ = 0;
@@ -13128,10 +13981,22 @@ class RecordPicker {
     loaded_place_ = at;
     const std::uint64_t begin = loaded_->places[at].offset;
     const auto size = static_cast<std::size_t>(loaded_->end_of(at) - begin);
+    check_size(names_[place.file], begin, size);
     loaded_text_.resize(size + 1 + text_padding);
     std::size_t got = input_->read_at(begin, loaded_text_.data(), size);
     if (got > 0 && loaded_text_[got - 1] != '\n') loaded_text_[got++] = '\n';
     parser_.cut(loaded_text_.data(), got, true);
+  }
+
+  // Where nothing is left out, lengths have not been looked at. All records begin near the place.
+  void check_size(const std::string& name, std::uint64_t begin, std::size_t size) const {
+    const std::size_t most = files_.options().max_record_bytes;
+    if (size <= FileIndex::most_bytes || size - FileIndex::most_bytes <= 2 * most) return;
+    std::vector<char> text(FileIndex::most_bytes + text_padding);
+    typename Format::Parser parser{plan_};
+    const std::size_t before =
+        parser.cut(text.data(), input_->read_at(begin, text.data(), FileIndex::most_bytes), false);
+    throw DataError{text_of_long_record(name, begin + before, most)};
   }
 
   [[nodiscard]] std::uint64_t offset_of(const RecordPlace& place) {
@@ -13178,11 +14043,12 @@ concept RecordFormat = requires(const typename F::Options& options, const typena
 
 /// Gives the records of text files as samples, in any order: the index of their places is made when it is first needed,
 /// or on the way by whoever reads all. It takes 16 bytes per 64 records or 4 KiB of text, and is inherited by forked
-/// workers. Files are not to change as long as there is a source of them.
+/// workers; of those that were forked before the records were counted, the first makes it for all. Files are not to
+/// change as long as there is a source of them.
 ///
 /// Cost: the first count(), read() or open() in the middle looks for the line ends of all files up to there, at the
 /// speed of memory (.on_error other than stop(): parses them); each later one reads at most 4 KiB and a record more
-/// than it gives.
+/// than it gives. A descriptor, once its columns are known.
 template <RecordFormat Format>
 class RecordSource {
  public:
@@ -13202,6 +14068,9 @@ class RecordSource {
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
+  /// Names what counts as one of them and may have been many: what could not be read of a file, or a record without
+  /// end.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return files_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, true);
@@ -13237,6 +14106,9 @@ class RecordStream {
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
+  /// Names what counts as one of them and may have been many: what could not be read of a file, or a record without
+  /// end.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return files_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), files_->names(), from, place);
@@ -13591,198 +14463,6 @@ class AnyPreprocessor {
 };
 static_assert(LearningPreprocessor<AnyPreprocessor>);
 
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/blocks.hpp
-// Puts blocks together and takes them apart. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// The memory that the samples of a block take.
-[[nodiscard]] inline std::size_t bytes_of(const Block& block) noexcept {
-  std::size_t bytes = block.rows() * sizeof(std::uint64_t);
-  for (const Column& column : block.columns()) {
-    bytes += column.bytes().size() + (column.is_ragged() ? column.rows() * sizeof(std::uint64_t) : 0);
-  }
-  return bytes;
-}
-
-template <std::size_t size>
-void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte* to) {
-  for (const std::size_t row : rows) {
-    std::memcpy(to, from + row * size, size);
-    to += size;
-  }
-}
-
-// Does what Column::take() does, faster for small samples of one size, whose copies the compiler makes single moves.
-[[nodiscard]] inline Column take(const Column& column, std::span<const std::size_t> rows) {
-  if (column.is_ragged() || column.rows() == 0) return column.take(rows);
-  const std::size_t size = column.sample(0).size();
-  const std::byte* from = column.sample(0).data();
-  const std::shared_ptr<std::byte[]> copy{new std::byte[size * rows.size()]};  // not zeroed first
-  switch (size) {
-    case 1:
-      gather<1>(from, rows, copy.get());
-      break;
-    case 2:
-      gather<2>(from, rows, copy.get());
-      break;
-    case 4:
-      gather<4>(from, rows, copy.get());
-      break;
-    case 8:
-      gather<8>(from, rows, copy.get());
-      break;
-    default:
-      for (std::size_t at = 0; at < rows.size(); ++at) {
-        std::memcpy(copy.get() + at * size, from + rows[at] * size, size);
-      }
-  }
-  return {std::shared_ptr<const std::byte>{copy, copy.get()}, rows.size(), size};
-}
-
-[[nodiscard]] inline bool is_contiguous(std::span<const std::size_t> rows) noexcept {
-  for (std::size_t at = 1; at < rows.size(); ++at) {
-    if (rows[at] != rows[at - 1] + 1) return false;
-  }
-  return true;
-}
-
-// Takes the rows of a block in that order; shares its memory where they follow each other.
-[[nodiscard]] inline Block take(const Block& block, std::span<const std::size_t> rows) {
-  if (rows.empty()) return block.slice(0, 0);
-  if (is_contiguous(rows)) return block.slice(rows.front(), rows.back() + 1);
-  std::vector<Column> columns;
-  std::vector<std::uint64_t> ids;
-  for (const Column& column : block.columns()) columns.push_back(take(column, rows));
-  for (const std::size_t row : rows) ids.push_back(block.ids()[row]);
-  return {block.shared_schema(), std::move(columns), std::move(ids)};
-}
-
-[[nodiscard]] inline Column join_columns(std::span<const Block> blocks, std::size_t column) {
-  std::size_t size = 0;
-  std::size_t rows = 0;
-  for (const Block& block : blocks) {
-    size += block[column].bytes().size();
-    rows += block.rows();
-  }
-  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
-  auto ends = std::make_shared<std::vector<std::uint64_t>>();
-  std::size_t done = 0;
-  for (const Block& block : blocks) {
-    const Column& part = block[column];
-    const auto bytes = part.bytes();
-    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
-    for (std::size_t row = 0; part.is_ragged() && row < part.rows(); ++row) {
-      ends->push_back(done + static_cast<std::size_t>(part.sample(row).data() - bytes.data()) +
-                      part.sample(row).size());
-    }
-    done += bytes.size();
-  }
-  std::shared_ptr<const std::byte> bytes{all, all.get()};
-  if (!ends->empty()) return {std::move(bytes), std::move(ends)};
-  return {std::move(bytes), rows, rows == 0 ? 0 : size / rows};
-}
-
-// Copies blocks of one schema into one, sample after sample; there is at least one.
-[[nodiscard]] inline Block join_copies(std::span<const Block> blocks) {
-  std::vector<Column> columns;
-  for (std::size_t column = 0; column < blocks.front().columns().size(); ++column) {
-    columns.push_back(join_columns(blocks, column));
-  }
-  std::vector<std::uint64_t> ids;
-  for (const Block& block : blocks) ids.insert(ids.end(), block.ids().begin(), block.ids().end());
-  return {blocks.front().shared_schema(), std::move(columns), std::move(ids)};
-}
-
-// Does the same, but gives a block back as it is if it alone has samples.
-[[nodiscard]] inline Block join(std::span<const Block> blocks) {
-  std::vector<Block> full;
-  for (const Block& block : blocks) {
-    if (!block.empty()) full.push_back(block);
-  }
-  if (full.empty()) return blocks.front();
-  return full.size() == 1 ? full.front() : join_copies(full);
-}
-
-// Which sample of which part.
-struct RowOfPart {
-  std::size_t part = 0;
-  std::size_t row = 0;
-};
-
-[[nodiscard]] inline Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
-                                          std::size_t column) {
-  std::size_t size = 0;
-  for (const RowOfPart& row : rows) size += parts[row.part][column].sample(row.row).size();
-  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
-  auto ends = std::make_shared<std::vector<std::uint64_t>>();
-  ends->reserve(rows.size());
-  std::size_t done = 0;
-  for (const RowOfPart& row : rows) {
-    const auto bytes = parts[row.part][column].sample(row.row);
-    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
-    ends->push_back(done += bytes.size());
-  }
-  return {std::shared_ptr<const std::byte>{all, all.get()}, std::move(ends)};
-}
-
-[[nodiscard]] inline Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
-                                         std::size_t column) {
-  std::size_t size = 0;
-  std::vector<const std::byte*> begins;
-  for (const Block& part : parts) {
-    if (!part.empty()) size = part[column].sample(0).size();
-    begins.push_back(part[column].bytes().data());
-  }
-  const std::shared_ptr<std::byte[]> all{new std::byte[size * rows.size()]};
-  std::byte* to = all.get();
-  for (const RowOfPart& row : rows) {
-    std::memcpy(to, begins[row.part] + row.row * size, size);
-    to += size;
-  }
-  return {std::shared_ptr<const std::byte>{all, all.get()}, rows.size(), size};
-}
-
-// Takes samples from several blocks of one schema, of which there is at least one, in the order given.
-[[nodiscard]] inline Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows) {
-  if (rows.empty()) return parts.front().slice(0, 0);
-  const std::shared_ptr<const Schema>& schema = parts.front().shared_schema();
-  std::vector<Column> columns;
-  for (std::size_t column = 0; column < schema->size(); ++column) {
-    columns.push_back((*schema)[column].is_ragged() ? gather_ragged(parts, rows, column)
-                                                    : gather_fixed(parts, rows, column));
-  }
-  std::vector<std::uint64_t> ids;
-  ids.reserve(rows.size());
-  for (const RowOfPart& row : rows) ids.push_back(parts[row.part].ids()[row.row]);
-  return {schema, std::move(columns), std::move(ids)};
-}
-
-// Returns a block of no samples.
-[[nodiscard]] inline Block no_samples(const std::shared_ptr<const Schema>& schema) {
-  std::vector<Column> columns;
-  for (const Field& field : *schema) {
-    if (field.is_ragged()) {
-      columns.emplace_back(nullptr, std::make_shared<const std::vector<std::uint64_t>>());
-    } else {
-      columns.emplace_back(nullptr, 0, field.width() * size_of(field.dtype));
-    }
-  }
-  return {schema, std::move(columns), {}};
-}
-
-// Returns the block with ids that count from elsewhere.
-[[nodiscard]] inline Block with_ids_from(const Block& block, std::uint64_t first) {
-  if (first == 0) return block;
-  std::vector<std::uint64_t> ids;
-  for (const std::uint64_t id : block.ids()) ids.push_back(first + id);
-  return {block.shared_schema(), block.columns(), std::move(ids)};
-}
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/data_stock.hpp
@@ -14316,143 +14996,6 @@ class PlaceCursor {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/detail/waiting.hpp
-// Long waits for what no part of a run can hurry: that they hear when nobody wants them any more, and say what they
-// wait for. Core room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says for whom a thread waits that what takes long is done: for another program, or for its own run, itself included.
-enum class WaitFor : std::uint8_t { another_program, own_run };
-
-/// Is what long waits of a thread look at, while a WatchedThread gives it to them. Beyond it they look at that of the
-/// thread which has made it.
-class WaitWatch {
- public:
-  /// Is the part of it that waits hold on to, which may go on when it is no more.
-  class Shared {
-   public:
-    [[nodiscard]] std::string why_over(WaitFor whom) const {
-      {
-        const std::lock_guard lock{mutex_};
-        if (!why_over_) return "whoever wanted it has ended";
-        if (std::string why = why_over_(whom); !why.empty()) return why;
-      }
-      return beyond_ != nullptr ? beyond_->why_over(whom) : std::string{};
-    }
-    void say(const std::string& text) const {
-      {
-        const std::lock_guard lock{mutex_};
-        if (say_) return say_(text);
-      }
-      beyond_ != nullptr ? beyond_->say(text) : say_aloud(text);
-    }
-    /// Notes down what a thread waits for; an empty text when it waits no more.
-    void note(std::string text) const {
-      const std::lock_guard lock{mutex_};
-      noted_ = std::move(text);
-    }
-
-   private:
-    friend class WaitWatch;
-
-    mutable std::mutex mutex_{};
-    std::function<std::string(WaitFor)> why_over_{};
-    std::function<void(const std::string&)> say_{};
-    std::shared_ptr<const Shared> beyond_{};
-    mutable std::string noted_{};
-  };
-
-  /// why_over: returns why nobody wants them any more, or an empty text. say: tells the user of a long one; empty
-  /// where that is for the one beyond to do. Neither is called once this has ended.
-  explicit WaitWatch(std::function<std::string(WaitFor)> why_over, std::function<void(const std::string&)> say = {})
-      : shared_(std::make_shared<Shared>()) {
-    shared_->why_over_ = std::move(why_over);
-    shared_->say_ = std::move(say);
-    shared_->beyond_ = of_thread();
-  }
-  WaitWatch(const WaitWatch&) = delete;
-  WaitWatch& operator=(const WaitWatch&) = delete;
-  ~WaitWatch() {
-    const std::lock_guard lock{shared_->mutex_};
-    shared_->why_over_ = nullptr;
-    shared_->say_ = nullptr;
-  }
-
-  [[nodiscard]] const std::shared_ptr<Shared>& shared() const noexcept { return shared_; }
-  /// What its waits have noted down last.
-  [[nodiscard]] std::string noted() const {
-    const std::lock_guard lock{shared_->mutex_};
-    return shared_->noted_;
-  }
-
-  /// That of the calling thread; nullptr if it has none.
-  [[nodiscard]] static std::shared_ptr<const Shared>& of_thread() noexcept {
-    static thread_local std::shared_ptr<const Shared> watch;
-    return watch;
-  }
-  /// Tells whoever has started the program.
-  static void say_aloud(const std::string& text) noexcept { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
-
- private:
-  std::shared_ptr<Shared> shared_;
-};
-
-/// Gives a watch to the waits of the calling thread.
-class WatchedThread {
- public:
-  explicit WatchedThread(const WaitWatch& watch) : before_(std::exchange(WaitWatch::of_thread(), watch.shared())) {}
-  WatchedThread(const WatchedThread&) = delete;
-  WatchedThread& operator=(const WatchedThread&) = delete;
-  ~WatchedThread() { WaitWatch::of_thread() = std::move(before_); }
-
- private:
-  std::shared_ptr<const WaitWatch::Shared> before_;
-};
-
-/// Is one wait. Looked at again and again by the thread that waits.
-class LongWait {
- public:
-  /// first_word: after which time it says what it waits for; then each time after three times as long.
-  explicit LongWait(std::chrono::nanoseconds first_word = std::chrono::seconds{10},
-                    WaitFor whom = WaitFor::another_program)
-      : whom_(whom), watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
-  LongWait(const LongWait&) = delete;
-  LongWait& operator=(const LongWait&) = delete;
-  ~LongWait() {
-    if (has_noted_) watch_->note({});
-  }
-
-  /// what: returns who or what keeps it waiting, as a sentence. Throws: Error if nobody wants it any more.
-  template <class What>
-  void look(const What& what) {
-    if (watch_ != nullptr) {
-      if (const std::string why = watch_->why_over(whom_); !why.empty()) {
-        throw Error{compose("{}, but nobody wants it any more: {}", what(), why)};
-      }
-      if (!std::exchange(has_noted_, true)) watch_->note(what());
-    }
-    if (!next_word_.expired()) return;
-    const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - begin_).count();
-    const std::string text = compose("{} (for {:.0f} s by now)", what(), seconds);
-    watch_ != nullptr ? watch_->say(text) : WaitWatch::say_aloud(text);
-    interval_ *= 3;
-    next_word_ = Deadline::after(interval_);
-  }
-
- private:
-  WaitFor whom_;
-  std::shared_ptr<const WaitWatch::Shared> watch_;
-  Deadline::Clock::time_point begin_ = Deadline::Clock::now();
-  Deadline next_word_;
-  std::chrono::nanoseconds interval_;
-  bool has_noted_ = false;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/task_pool.hpp
 // Threads that compute blocks, helped by whoever waits for one. Data room.
 
@@ -14765,8 +15308,13 @@ struct Scope {
 enum class Ending : std::uint8_t { certain, unknown, never };
 
 class DataNode;
+// What a source has left out.
+struct Skipped {
+  std::uint64_t count = 0;
+  std::vector<std::string> parts{};  // that count as one and may have been many samples, as far as they are told
+};
 // By the source, which is there once where several parts are of one.
-using SkipCounts = std::map<const DataNode*, std::uint64_t>;
+using SkipCounts = std::map<const DataNode*, Skipped>;
 
 // Is a dataset as its operations see it. Never changes; used by many threads at once.
 class DataNode : public std::enable_shared_from_this<DataNode> {
@@ -15431,7 +15979,12 @@ class SourceNode final : public DataNode {
     if constexpr (requires {
                     { source_.skipped() } -> std::convertible_to<std::uint64_t>;
                   }) {
-      if (const std::uint64_t skipped = source_.skipped(); skipped > 0) counts[this] = skipped;
+      if (const std::uint64_t skipped = source_.skipped(); skipped > 0) counts[this].count = skipped;
+    }
+    if constexpr (requires {
+                    { source_.skipped_parts() } -> std::convertible_to<std::vector<std::string>>;
+                  }) {
+      if (auto parts = source_.skipped_parts(); !parts.empty()) counts[this].parts = std::move(parts);
     }
   }
   void take_stock(DataStock& stock) const override {
@@ -16651,212 +17204,6 @@ class SampleFile {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/detail/sample_shelf.hpp
-// Samples that one of several forked processes makes, and that all of them see. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Is memory that is inherited by all processes that are forked behind it, in which the first of them that wants the
-// samples leaves them for the others; later ones find them there even where that one has ended.
-class SampleShelf {
- public:
-  // Without memory it has no use.
-  SampleShelf() noexcept : process_(::getpid()) {
-    try {
-      file_ = adopt(::memfd_create("railyard-cache", MFD_CLOEXEC), "memory for samples");
-    } catch (const Error&) {
-      return;
-    }
-    const WriteSignalGuard<SIGXFSZ> guard;
-    if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
-    void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-    if (base != MAP_FAILED) header_ = ::new (base) Header;
-  }
-  SampleShelf(const SampleShelf&) = delete;
-  SampleShelf& operator=(const SampleShelf&) = delete;
-  ~SampleShelf() {
-    if (header_ != nullptr) ::munmap(header_, header_bytes);
-  }
-
-  // What the process has that made it, its children inherit without this.
-  [[nodiscard]] bool has_use() const noexcept {
-    struct stat status {};
-    return header_ != nullptr && ::getpid() != process_ && ::fstat(file_.get(), &status) == 0 &&
-           status.st_ino == status_.st_ino && status.st_dev == status_.st_dev;
-  }
-
-  // Is the right to make the samples, if nobody has yet: others wait meanwhile. Given back with this object, or with
-  // this process, however that ends, and not a child's that it forks meanwhile.
-  class Turn {
-   public:
-    // Waits while another process makes them, but not for one that makes nothing for so long. Throws: Error if nobody
-    // wants them any more, see WaitWatch.
-    explicit Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience = std::chrono::minutes{5})
-        : shelf_(&shelf) {
-      Header& header = *shelf.header_;
-      std::uint32_t made = header.made.load();
-      Deadline deadline = Deadline::after(patience);
-      LongWait wait{std::chrono::seconds{10}, WaitFor::own_run};
-      while (!header.is_whole.load() && !(is_mine_ = lock(F_WRLCK))) {
-        wait.look([this] { return compose("{} fills a cache in memory for all of them", holder()); });
-        futex_wait(header.made, made, std::chrono::milliseconds{20});
-        if (const std::uint32_t now = header.made.load(); now != made) {
-          made = now;
-          deadline = Deadline::after(patience);
-        }
-        if (deadline.expired()) return;
-      }
-      if (is_mine_ && header.is_whole.load()) give_back();  // finished between the two looks
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    ~Turn() {
-      if (is_mine_) give_back();
-    }
-
-    // The samples, if somebody has made them, and there is room to see them in.
-    [[nodiscard]] std::optional<Block> samples(const std::shared_ptr<const Schema>& schema) const {
-      return shelf_->header_->is_whole.load() ? shelf_->open(schema) : std::nullopt;
-    }
-    // Says that a part has been made.
-    void go_on() const noexcept {
-      if (is_mine_) nudge(shelf_->header_->made);
-    }
-    // Leaves the samples, part after part, for the others. False if there is no room, or it is not this one's turn.
-    [[nodiscard]] bool leave(std::span<const Block> parts) const {
-      if (!is_mine_) return false;
-      if (!shelf_->write(parts)) {
-        static_cast<void>(::ftruncate(shelf_->file_.get(), header_bytes));
-        return false;
-      }
-      shelf_->header_->is_whole.store(true);
-      return true;
-    }
-
-   private:
-    [[nodiscard]] bool lock(short type) const noexcept {
-      struct flock lock {};
-      lock.l_type = type;
-      lock.l_whence = SEEK_SET;
-      return ::fcntl(shelf_->file_.get(), F_SETLK, &lock) == 0;
-    }
-    [[nodiscard]] std::string holder() const {
-      struct flock lock {};
-      lock.l_type = F_WRLCK;
-      lock.l_whence = SEEK_SET;
-      const bool is_known = ::fcntl(shelf_->file_.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-      return is_known && lock.l_pid > 0 ? compose("process {}", lock.l_pid) : std::string{"another process"};
-    }
-    void give_back() noexcept {
-      is_mine_ = false;
-      static_cast<void>(lock(F_UNLCK));
-      nudge(shelf_->header_->made);
-    }
-
-    const SampleShelf* shelf_;
-    bool is_mine_ = false;
-  };
-
- private:
-  struct Header {
-    std::atomic<std::uint32_t> made{0};  // a futex: moves with each part that is made
-    std::atomic<bool> is_whole{false};
-    std::uint64_t rows = 0;
-    std::uint64_t size = 0;  // of the file
-  };
-
-  // The samples follow it: their ids, and of each column the ends of its samples, where they differ in length, and the
-  // bytes, all at multiples of 64.
-  static constexpr std::size_t header_bytes = 4096;
-  static constexpr std::uint64_t alignment = 64;
-
-  [[nodiscard]] static std::uint64_t aligned(std::uint64_t at) noexcept {
-    return (at + alignment - 1) / alignment * alignment;
-  }
-
-  [[nodiscard]] bool write(std::span<const Block> parts) const {
-    const WriteSignalGuard<SIGXFSZ> guard;
-    std::uint64_t at = header_bytes;
-    const auto put = [&](const void* bytes, std::size_t size) {
-      return put_bytes(bytes, size, std::exchange(at, at + size));
-    };
-    header_->rows = 0;
-    for (const Block& part : parts) {
-      header_->rows += part.rows();
-      if (!put(part.ids().data(), part.ids().size_bytes())) return false;
-    }
-    for (std::size_t column = 0; column < parts.front().columns().size(); ++column) {
-      at = aligned(at);
-      std::uint64_t end = 0;
-      for (const Block& part : parts) {
-        std::vector<std::uint64_t> ends;
-        for (std::size_t row = 0; part[column].is_ragged() && row < part.rows(); ++row) {
-          ends.push_back(end += part[column].sample(row).size());
-        }
-        if (!put(ends.data(), ends.size() * sizeof(std::uint64_t))) return false;
-      }
-      at = aligned(at);
-      for (const Block& part : parts) {
-        if (!put(part[column].bytes().data(), part[column].bytes().size())) return false;
-      }
-    }
-    header_->size = at;
-    return ::ftruncate(file_.get(), static_cast<off_t>(at)) == 0;
-  }
-  [[nodiscard]] bool put_bytes(const void* bytes, std::size_t size, std::uint64_t at) const noexcept {
-    const auto* next = static_cast<const char*>(bytes);
-    while (size > 0) {
-      const ssize_t written =
-          ::pwrite(file_.get(), next, std::min(size, std::size_t{1} << 30U), static_cast<off_t>(at));
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return false;
-      next += written;
-      at += static_cast<std::uint64_t>(written);
-      size -= static_cast<std::size_t>(written);
-    }
-    return true;
-  }
-
-  // Whoever writes to the samples writes to a copy of its own.
-  [[nodiscard]] std::optional<Block> open(const std::shared_ptr<const Schema>& schema) const {
-    const auto size = static_cast<std::size_t>(header_->size);
-    const auto rows = static_cast<std::size_t>(header_->rows);
-    void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), 0);
-    if (base == MAP_FAILED) return std::nullopt;
-    const std::shared_ptr<const std::byte> all{static_cast<const std::byte*>(base), [size](const std::byte* at) {
-                                                 ::munmap(const_cast<std::byte*>(at), size);
-                                               }};
-    std::uint64_t at = header_bytes;
-    const auto numbers = [&](std::size_t count) {
-      std::vector<std::uint64_t> values(count);
-      if (count > 0) std::memcpy(values.data(), all.get() + at, count * sizeof(std::uint64_t));
-      at += count * sizeof(std::uint64_t);
-      return values;
-    };
-    std::vector<std::uint64_t> ids = numbers(rows);
-    std::vector<Column> columns;
-    for (const Field& field : *schema) {
-      at = aligned(at);
-      auto ends = std::make_shared<const std::vector<std::uint64_t>>(numbers(field.is_ragged() ? rows : 0));
-      at = aligned(at);
-      const std::shared_ptr<const std::byte> bytes{all, all.get() + at};
-      const std::size_t each = field.is_ragged() ? 0 : field.width() * size_of(field.dtype);
-      at += !field.is_ragged() ? rows * each : (ends->empty() ? 0 : ends->back());
-      columns.push_back(field.is_ragged() ? Column{bytes, std::move(ends)} : Column{bytes, rows, each});
-    }
-    return Block{schema, std::move(columns), std::move(ids)};
-  }
-
-  pid_t process_;
-  Descriptor file_{};
-  struct stat status_ {};
-  Header* header_ = nullptr;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/cache_node.hpp
 // Keeps the samples of a dataset in memory or in a file. Data room.
 
@@ -16938,17 +17285,10 @@ class CacheNode final : public OrderNode {
  private:
   [[nodiscard]] const Block& samples() const {
     const std::lock_guard lock{mutex_};
-    if (!samples_) samples_ = shelf_.has_use() ? read_or_find() : join(read_all([] {}));
+    if (samples_) return *samples_;
+    const auto read = [this](const auto& progress) { return read_all(progress); };
+    samples_ = shelf_.has_use() ? shelf_.find_or_make(schema(), read) : join(read([] {}));
     return *samples_;
-  }
-  [[nodiscard]] Block read_or_find() const {
-    const SampleShelf::Turn turn{shelf_};
-    if (auto found = turn.samples(schema())) return std::move(*found);
-    const std::vector<Block> parts = read_all([&turn] { turn.go_on(); });
-    if (turn.leave(parts)) {
-      if (auto left = turn.samples(schema())) return std::move(*left);
-    }
-    return join(parts);
   }
   // Calls a function for each block that has been read.
   template <class Progress>
@@ -17836,7 +18176,7 @@ class Dataset {
     detail::SkipCounts counts;
     node_->count_skipped(counts);
     std::uint64_t sum = 0;
-    for (const auto& [source, count] : counts) sum += count;
+    for (const auto& [source, skipped] : counts) sum += skipped.count;
     return sum;
   }
   /// The name that the Trainer has the dataset by, of which this was made; empty if there is none, as of what joins
@@ -18508,6 +18848,9 @@ class EpochPosition {
     moved.place_ = std::move(place);
     return moved;
   }
+
+  /// Moves on in the same epoch of a dataset that is indexed.
+  void move_to(std::uint64_t consumed) noexcept { consumed_ = consumed; }
 
   /// The same on all ranks, or as good: that of any rank holds for all. All numbers of 64 bits are text, for no number
   /// of JSON has so many. Throws: DataError if the state of a generator cannot be saved.
@@ -37273,7 +37616,7 @@ class JsonTypeGuess {
     throw ConfigError{compose("JsonLinesSource: .floats is {}: set it to f64 or f32", name_of(options.floats))};
   }
   LineCutter cutter{false};
-  cut_head(head, 1, options.inference_rows, options.max_record_bytes, [&] {
+  cut_head(head, 1, options.inference_rows, options.max_record_bytes, options.on_error, [&] {
     cutter.cut(head.text(), head.size());
     return cutter.lines();
   });
@@ -38624,10 +38967,15 @@ class TarShards {
     std::uint64_t left_out;
   };
   [[nodiscard]] std::optional<Entered> enter(const std::string& name, const ReaderPlace& place, std::uint64_t from) {
-    auto bytes = open_bytes(name);
-    const auto point = FilePoint::go_to(place, from, *bytes);
-    if (!point) return std::nullopt;
-    return Entered{{name, std::move(bytes), plan(), point->offset}, point->damaged};
+    if (!place.state.has_value()) return std::nullopt;
+    try {
+      auto bytes = open_bytes(name);
+      const auto point = FilePoint::go_to(place, from, *bytes);
+      if (!point) return std::nullopt;
+      return Entered{{name, std::move(bytes), plan(), point->offset}, point->damaged};
+    } catch (const DataError&) {
+      return std::nullopt;  // whoever reads it from its begin is told, and may leave it out
+    }
   }
   /// What must be read so that it is known which samples are left out.
   [[nodiscard]] TarContents contents_to_check() const noexcept {
@@ -38635,8 +38983,10 @@ class TarShards {
   }
 
   /// Throws: DataError, unless this may be left out as well, where `before` were. Returns how many there are now.
-  std::uint64_t leave_out(std::uint64_t before, const std::string& message) const {
+  /// is_part: of an archive, not one sample.
+  std::uint64_t leave_out(std::uint64_t before, const std::string& message, bool is_part) const {
     if (before + 1 > options_.on_error.max_skips()) throw DataError{message};
+    if (is_part) skips_.name(message);
     skips_.raise_to(before + 1);
     return before + 1;
   }
@@ -38690,12 +39040,13 @@ class TarWalk {
         first_(place.samples),
         left_out_(place.damaged),
         left_out_before_(place.damaged) {
-    if (!place.state.has_value() || file_ >= names_.size()) return;
-    auto entered = shards_->enter(names_[file_], place, from);
-    if (!entered) return;
-    reader_.emplace(std::move(entered->reader));
-    first_ = place.state.sample();
-    left_out_ = entered->left_out;
+    auto entered = file_ < names_.size() ? shards_->enter(names_[file_], place, from) : std::nullopt;
+    if (entered) {
+      reader_.emplace(std::move(entered->reader));
+      first_ = place.state.sample();
+      left_out_ = entered->left_out;
+    }
+    shards_->skips().raise_to(left_out_);
   }
 
   /// The number of the sample that comes first.
@@ -38709,11 +39060,11 @@ class TarWalk {
         if (!reader_) reader_.emplace(shards_->open(names_[file_]));
         sample = reader_->next(contents);
       } catch (const DataError& error) {
-        left_out_ = shards_->leave_out(left_out_, error.what());
+        left_out_ = shards_->leave_out(left_out_, error.what(), true);
       }
       if (sample && sample->fault.empty()) return sample;
       if (sample) {
-        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault));
+        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault), false);
       } else {
         reader_.reset();
         ++file_;
@@ -38841,6 +39192,8 @@ class TarSource {
   }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+  /// Names the rests of archives among them.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return shards_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
@@ -38919,6 +39272,8 @@ class TarStream {
   }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+  /// Names the rests of archives among them.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return shards_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), shards_->names(), from, place);
@@ -39226,17 +39581,23 @@ class GzipStream final : public ByteStream {
   ~GzipStream() override { ::inflateEnd(&state_); }
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
-    std::size_t done = 0;
-    while (done < size && has_more()) {
-      if (is_between_members_) {
-        begin_member();
-      } else if (rest_ && rest_->is_unpacked) {
-        check_rest();
-      } else {
-        done += unpack(to + done, std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max()));
+    const std::uint64_t begin = at_;
+    const auto done = [&] { return static_cast<std::size_t>(at_ - begin); };
+    try {
+      while (done() < size && has_more()) {
+        if (is_between_members_) {
+          begin_member();
+        } else if (rest_ && rest_->is_unpacked) {
+          check_rest();
+        } else {
+          unpack(to + done(), std::min<std::size_t>(size - done(), std::numeric_limits<unsigned>::max()));
+        }
       }
+    } catch (StreamDamage& damage) {
+      damage.add_got(done());
+      throw;
     }
-    return done;
+    return done();
   }
 
   [[nodiscard]] std::optional<StreamPoint> take_point(std::uint64_t offset) override { return points_.take(offset); }
@@ -39266,6 +39627,8 @@ class GzipStream final : public ByteStream {
   static constexpr int without_header = -MAX_WBITS;
   static constexpr int after_block = 128;
   static constexpr int in_last_block = 64;
+  static constexpr std::string_view wrong_crc = "incorrect data check";
+  static constexpr std::string_view wrong_length = "incorrect length check";
 
   // Is what must be checked here of a member that was gone into in its middle: zlib checks whole ones.
   struct Rest {
@@ -39298,6 +39661,7 @@ class GzipStream final : public ByteStream {
   }
 
   void begin_member() {
+    untaken_ -= take_input(untaken_).size();
     // Files on tapes are filled up with zeros, which gzip takes for nothing.
     while (state_.avail_in > 0 && *state_.next_in == 0 && has_member_) static_cast<void>(take_input(1));
     if (state_.avail_in == 0) return;
@@ -39307,7 +39671,7 @@ class GzipStream final : public ByteStream {
     has_member_ = true;
   }
 
-  std::size_t unpack(char* to, std::size_t most) {
+  void unpack(char* to, std::size_t most) {
     const std::uint64_t since = points_.since(at_);
     const bool is_due = since >= between_windows;
     if (!is_due) most = static_cast<std::size_t>(std::min<std::uint64_t>(most, between_windows - since));
@@ -39323,11 +39687,10 @@ class GzipStream final : public ByteStream {
     if (status == Z_STREAM_END) {
       (rest_ ? rest_->is_unpacked : is_between_members_) = true;
     } else if (status != Z_OK && status != Z_BUF_ERROR) {
-      input_.fail(state_.msg != nullptr ? state_.msg : "it is damaged", state_.avail_in);
+      fail(state_.msg != nullptr ? state_.msg : "it is damaged");
     } else if (is_due && (state_.data_type & (after_block | in_last_block)) == after_block) {
       add_window();
     }
-    return done;
   }
 
   void check_rest() {
@@ -39335,12 +39698,24 @@ class GzipStream final : public ByteStream {
     if (rest_->word.size() < sizeof(std::uint32_t)) return;
     const auto word = WireReader{std::exchange(rest_->word, {})}.take<std::uint32_t>();
     if (!std::exchange(rest_->is_crc_checked, true)) {
-      if (word != rest_->crc) input_.fail("incorrect data check", state_.avail_in);  // in zlib's words
+      if (word != rest_->crc) fail(wrong_crc);
       return;
     }
-    if (word != rest_->size) input_.fail("incorrect length check", state_.avail_in);
-    rest_.reset();
-    if (::inflateReset2(&state_, with_header) != Z_OK) throw_no_memory();
+    if (word != rest_->size) fail(wrong_length);
+    end_member();
+  }
+
+  // what: in zlib's words.
+  [[noreturn]] void fail(std::string_view what) {
+    // What the member holds is all there, and the next one follows: after the length, which stands behind the CRC.
+    const bool is_wrong_sum = what == wrong_crc || what == wrong_length;
+    if (is_wrong_sum) end_member();
+    if (what == wrong_crc) untaken_ = sizeof(std::uint32_t);
+    input_.fail(what, state_.avail_in, !is_wrong_sum);
+  }
+
+  void end_member() {
+    if (std::exchange(rest_, {}) && ::inflateReset2(&state_, with_header) != Z_OK) throw_no_memory();
     is_between_members_ = true;
   }
 
@@ -39387,6 +39762,7 @@ class GzipStream final : public ByteStream {
   bool is_between_members_ = true;
   bool has_member_ = false;
   std::optional<Rest> rest_{};
+  std::size_t untaken_ = 0;  // bytes of a member's end that nobody has looked at
 };
 
 }  // namespace detail
@@ -39672,6 +40048,7 @@ static_assert(IndexedSource<NpzSource>);
 #endif
 
 #include <zstd.h>
+#include <zstd_errors.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -39686,13 +40063,16 @@ class ZstdStream final : public ByteStream {
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
     ZSTD_outBuffer out{to, size, 0};
-    while (out.pos < size) {
-      if (in_.pos == in_.size && !is_flushing_ && !load()) break;
-      if (is_between_frames_) note_frame(at_ + out.pos);
-      const std::size_t left = ::ZSTD_decompressStream(state_.get(), &out, &in_);
-      if (::ZSTD_isError(left) != 0) input_.fail(::ZSTD_getErrorName(left), in_.size - in_.pos);
-      is_between_frames_ = left == 0;
-      is_flushing_ = out.pos == size && !is_between_frames_;
+    try {
+      while (out.pos < size) {
+        if (in_.pos == in_.size && !is_flushing_ && !load()) break;
+        if (is_between_frames_) note_frame(at_ + out.pos);
+        if (is_careful_ || !step(out)) step_carefully(out);
+      }
+    } catch (StreamDamage& damage) {
+      damage.add_got(out.pos);
+      at_ += out.pos;
+      throw;
     }
     at_ += out.pos;
     return out.pos;
@@ -39703,6 +40083,7 @@ class ZstdStream final : public ByteStream {
   [[nodiscard]] bool go_to(std::uint64_t offset, std::string_view saved) override {
     if (saved.size() != sizeof(CompressedPlace)) return false;
     if (!input_.go_to(WireReader{saved}.take<CompressedPlace>())) return false;
+    frame_ = place();
     at_ = offset;
     points_.begin_at(offset);
     return true;
@@ -39715,6 +40096,77 @@ class ZstdStream final : public ByteStream {
   struct Free {
     void operator()(ZSTD_DStream* state) const noexcept { ::ZSTD_freeDStream(state); }
   };
+
+  // False at an error. Then the library does not say what it has unpacked before that, and the same is done again, with
+  // care: what can be read of a file must not depend on how much was asked for at once.
+  bool step(ZSTD_outBuffer& out) {
+    const std::size_t had = out.pos;
+    const std::uint64_t sound = place();
+    const std::size_t left = ::ZSTD_decompressStream(state_.get(), &out, &in_);
+    if (::ZSTD_isError(left) != 0) {
+      out.pos = had;
+      begin_frame_again(sound);
+      return false;
+    }
+    note(out, had, left);
+    return true;
+  }
+  // Puts bytes in one by one, so that not more than one block can be unpacked at a time.
+  void step_carefully(ZSTD_outBuffer& out) {
+    if (in_.pos == in_.size && !is_flushing_ && !load()) return;
+    const std::size_t had = out.pos;
+    ZSTD_inBuffer one{in_.src, std::min(in_.pos + 1, in_.size), in_.pos};
+    const std::size_t left = ::ZSTD_decompressStream(state_.get(), &out, &one);
+    if (::ZSTD_isError(left) == 0) {
+      in_.pos = one.pos;
+      return note(out, had, left);
+    }
+    out.pos = had;
+    const bool is_wrong_sum = ::ZSTD_getErrorCode(left) == ZSTD_error_checksum_wrong;  // the next frame follows
+    if (is_wrong_sum) {
+      in_.pos = one.size;
+      end_frame();
+      ::ZSTD_DCtx_reset(state_.get(), ZSTD_reset_session_only);
+    }
+    input_.fail(::ZSTD_getErrorName(left), in_.size - in_.pos, !is_wrong_sum);
+  }
+  void note(const ZSTD_outBuffer& out, std::size_t had, std::size_t left) {
+    of_frame_ += out.pos - had;
+    is_between_frames_ = left == 0;
+    is_flushing_ = out.pos == out.size && !is_between_frames_;
+    if (is_between_frames_) end_frame();
+  }
+  void end_frame() noexcept {
+    is_between_frames_ = true;
+    is_flushing_ = false;
+    is_careful_ = false;
+    frame_ = place();
+    of_frame_ = 0;
+  }
+
+  // Unpacks again what has been given of the frame. sound: a place of the file up to which there was no error.
+  void begin_frame_again(std::uint64_t sound) {
+    ::ZSTD_DCtx_reset(state_.get(), ZSTD_reset_session_only);
+    input_.seek(frame_);
+    in_ = {nullptr, 0, 0};
+    is_careful_ = true;
+    std::vector<char> unpacked(std::size_t{128} << 10);
+    for (std::uint64_t left = of_frame_; left > 0;) {
+      if (in_.pos == in_.size && place() < sound && !load()) return;
+      ZSTD_inBuffer part = in_;
+      part.size = static_cast<std::size_t>(std::min<std::uint64_t>(in_.size, in_.pos + (sound - place())));
+      ZSTD_outBuffer again{unpacked.data(), static_cast<std::size_t>(std::min<std::uint64_t>(unpacked.size(), left)),
+                           0};
+      const std::size_t status = ::ZSTD_decompressStream(state_.get(), &again, &part);
+      in_.pos = part.pos;
+      if (::ZSTD_isError(status) != 0) input_.fail(::ZSTD_getErrorName(status), in_.size - in_.pos);
+      if (again.pos == 0 && place() >= sound) input_.fail("it has changed", in_.size - in_.pos);
+      left -= again.pos;
+    }
+    is_flushing_ = of_frame_ > 0;
+  }
+  // Of the compressed byte that comes next.
+  [[nodiscard]] std::uint64_t place() const noexcept { return input_.offset() - (in_.size - in_.pos); }
 
   bool load() {
     const std::string_view piece = input_.next();
@@ -39743,7 +40195,10 @@ class ZstdStream final : public ByteStream {
   StreamPoints points_{};
   std::uint64_t at_ = 0;  // of the bytes that come out
   bool is_between_frames_ = true;
-  bool is_flushing_ = false;  // there may be more to come out without anything put in
+  bool is_flushing_ = false;    // there may be more to come out without anything put in
+  bool is_careful_ = false;     // the frame is damaged where reading comes to
+  std::uint64_t frame_ = 0;     // where it begins
+  std::uint64_t of_frame_ = 0;  // bytes of it that have been given
 };
 
 }  // namespace detail
@@ -40115,7 +40570,8 @@ struct ImageFolderOptions {
 /// it is asked for, by whoever asks. Folders are listed when they are first needed, and not to change as long as there
 /// is a source of them.
 ///
-/// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be.
+/// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be; of workers that
+/// were forked before, one does that for all.
 /// Example: ry::ImageFolder{"photos/train", {.height = 224, .width = 224}}; ry::ImageFolder{"photos/part-*"}
 class ImageFolder {
  public:
@@ -40175,9 +40631,9 @@ class ImageFolder {
  private:
   struct Shared {
     Shared(InputFiles folders_, const ImageFolderOptions& options_)
-        : folders(std::move(folders_)),
-          options(options_),
-          schema(std::make_shared<const Schema>(fields_of(options_))) {}
+        : folders(std::move(folders_)), options(options_), schema(std::make_shared<const Schema>(fields_of(options_))) {
+      if (!options.on_error.stops_at_once()) shelf.emplace("decodes pictures to know which can be");
+    }
 
     [[nodiscard]] static std::vector<Field> fields_of(const ImageFolderOptions& options) {
       const auto height = static_cast<std::int64_t>(options.height);
@@ -40199,21 +40655,41 @@ class ImageFolder {
     [[nodiscard]] detail::ImageFiles list() const {
       detail::ImageFiles all = detail::list_image_files(folders.expand());
       if (options.on_error.stops_at_once()) return all;
+      const auto places = std::make_shared<const Schema>(Schema{{"place", Dtype::i64}});
+      const auto find = [&](const auto& progress) {
+        std::vector<std::int64_t> sound = find_sound(all.files, progress);
+        std::vector<std::uint64_t> ids(sound.size());
+        return std::vector<Block>{Block{places, {Column{(*places)[0], std::move(sound)}}, std::move(ids)}};
+      };
+      const Block sound = shelf->has_use() ? shelf->find_or_make(places, find) : find([] {}).front();
+      skips.raise_to(all.files.size() - sound.rows());
+      std::vector<detail::ImageFile> kept;
+      for (const std::int64_t place : sound[0].values<std::int64_t>()) {
+        kept.push_back(std::move(all.files[static_cast<std::size_t>(place)]));
+      }
+      all.files = std::move(kept);
+      return all;
+    }
+    // The places of those that can be decoded.
+    template <class Progress>
+    [[nodiscard]] std::vector<std::int64_t> find_sound(const std::vector<detail::ImageFile>& files,
+                                                       const Progress& progress) const {
+      std::vector<std::int64_t> sound;
       std::uint64_t damaged = 0;
-      const auto is_damaged = [&](const detail::ImageFile& file) {
+      for (std::size_t place = 0; place < files.size(); ++place) {
         try {
-          (void)decode(file);
-          return false;
+          (void)decode(files[place]);
+          sound.push_back(static_cast<std::int64_t>(place));
         } catch (const DataError&) {
           if (++damaged > options.on_error.max_skips()) throw;
           skips.raise_to(damaged);
-          return true;
         }
-      };
-      all.files.erase(std::remove_if(all.files.begin(), all.files.end(), is_damaged), all.files.end());
-      if (all.files.empty())
+        progress();
+      }
+      if (sound.empty()) {
         throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folders.describe())};
-      return all;
+      }
+      return sound;
     }
 
     [[nodiscard]] Image decode(const detail::ImageFile& file) const {
@@ -40250,6 +40726,7 @@ class ImageFolder {
     std::shared_ptr<const Schema> schema;
     SkipCount skips{};
     std::mutex mutex{};
+    std::optional<detail::SampleShelf> shelf{};  // of which pictures are sound
     detail::ImageFiles found{};
   };
 
@@ -57805,30 +58282,36 @@ class BatchSource {
 
   // Begins, or goes on, in the middle of an epoch.
   virtual void open(const EpochPosition& from) = 0;
-  // The next part, or nothing after the last.
+  // The next part, or nothing after the last. deadline: never, where it waits for nobody.
   [[nodiscard]] virtual std::optional<LoadedPart> next(const Deadline& deadline) = 0;
+  // Whether other threads or processes may keep it waiting: to look at the clock takes time.
+  [[nodiscard]] virtual bool waits_for_others() const noexcept = 0;
   // Lets go of what open() has begun.
   virtual void close() noexcept = 0;
 };
 
 // Reads the samples of the given indices as one batch.
 using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(std::span<const std::size_t> indices)>;
+// Reads samples that follow each other.
+using FetchRange = std::function<std::pair<at::Tensor, at::Tensor>(Range indices)>;
 
 // Asks for samples by their index. Parts are those of an EpochReader, and so are orders where it keeps them as lists,
 // which is what all are here: drawing a place costs more than to read a sample of a tensor.
 class IndexedBatches final : public BatchSource {
  public:
   IndexedBatches(Fetch fetch, const BatchShares& shares) : fetch_(std::move(fetch)), shares_(shares) {}
+  // Of samples in their own order.
+  IndexedBatches(FetchRange fetch, const BatchShares& shares) : fetch_range_(std::move(fetch)), shares_(shares) {}
 
   void open(const EpochPosition& from) override {
     position_ = from;
     batch_ = {static_cast<std::size_t>(from.consumed()), static_cast<std::size_t>(from.consumed())};
     num_parts_ = part_ = 0;
-    const auto count = static_cast<std::size_t>(*from.count());
+    count_ = static_cast<std::size_t>(*from.count());
     if (from.is_shuffled()) {
-      order_ = shuffled_indices(count, derive_seed(from.seed(), from.epoch()));
-    } else if (order_.empty()) {
-      order_ = ordered_indices(count);
+      order_ = shuffled_indices(count_, derive_seed(from.seed(), from.epoch()));
+    } else if (!fetch_range_ && order_.empty()) {
+      order_ = ordered_indices(count_);
     }
   }
 
@@ -57836,7 +58319,7 @@ class IndexedBatches final : public BatchSource {
     if (part_ == num_parts_ && !begin_batch()) return std::nullopt;
     const Range whole = part_of(batch_, part_++, num_parts_);
     const Range mine = part_of(whole, shares_.rank, shares_.world_size);
-    if (part_ == num_parts_) position_ = position_.moved_to(batch_.end, {});
+    if (part_ == num_parts_) position_.move_to(batch_.end);
     LoadedPart part{.samples = mine.size(), .completes_batch = part_ == num_parts_, .after = position_};
     // Who has no sample is given another worker's, which does not count, to keep step.
     std::tie(part.data, part.target) = read(mine.size() > 0 ? mine : Range{whole.begin, whole.begin + 1});
@@ -57844,11 +58327,12 @@ class IndexedBatches final : public BatchSource {
   }
 
   void close() noexcept override {}
+  [[nodiscard]] bool waits_for_others() const noexcept override { return false; }
 
  private:
   // Goes on to the next batch. False at the end of the epoch.
   bool begin_batch() {
-    const std::size_t left = order_.size() - batch_.end;
+    const std::size_t left = count_ - batch_.end;
     if (left < (shares_.drop_last ? shares_.global_batch_size : 1)) return false;
     batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, left)};
     num_parts_ = std::min(shares_.micro_batches, batch_.size());
@@ -57857,20 +58341,21 @@ class IndexedBatches final : public BatchSource {
   }
 
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> read(Range places) const {
-    const auto indices = std::span{order_}.subspan(places.begin, places.size());
-    auto batch = fetch_(indices);
+    auto batch = fetch_range_ ? fetch_range_(places) : fetch_(std::span{order_}.subspan(places.begin, places.size()));
     const at::Tensor& data = batch.first;
-    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(indices.size())) return batch;
+    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(places.size())) return batch;
     throw DataError{
         compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
                 "dimension must count the samples",
-                indices.size(), shares_.rank, shares_.world_size, shape_of(data))};
+                places.size(), shares_.rank, shares_.world_size, shape_of(data))};
   }
 
-  Fetch fetch_;
+  Fetch fetch_{};
+  FetchRange fetch_range_{};  // one of both
   BatchShares shares_;
   EpochPosition position_{};  // after the last whole batch
-  std::vector<std::size_t> order_{};
+  std::size_t count_ = 0;
+  std::vector<std::size_t> order_{};  // for the first
   Range batch_{};
   std::size_t num_parts_ = 0;
   std::size_t part_ = 0;  // that is read next
@@ -57933,6 +58418,8 @@ class DatasetBatches final : public BatchSource {
     return part;
   }
 
+  [[nodiscard]] bool waits_for_others() const noexcept override { return true; }
+
   void close() noexcept override {
     if (!reader_) return;
     if (reader_->is_late()) feed_.reset();  // which what was left behind may still use
@@ -57947,13 +58434,19 @@ class DatasetBatches final : public BatchSource {
   void tell_of_skipped() {
     SkipCounts by_source;
     dataset_.node()->count_skipped(by_source);
-    std::map<std::string, std::uint64_t> counts;  // of sources that messages call alike, all together
-    for (const auto& [source, count] : by_source) counts[source->describe()] += count;
+    std::map<std::string, Skipped> counts;  // of sources that messages call alike, all together
+    for (const auto& [source, skipped] : by_source) {
+      Skipped& all = counts[source->describe()];
+      all.count += skipped.count;
+      all.parts.insert(all.parts.end(), skipped.parts.begin(), skipped.parts.end());
+    }
     const std::string of = dataset_.name().empty() ? "" : compose(" (dataset \"{}\")", dataset_.name());
-    for (const auto& [source, count] : counts) {
+    for (const auto& [source, skipped] : counts) {
+      const std::uint64_t count = skipped.count;
       if (std::exchange(told_of_[source], count) == count) continue;
-      warn_(compose("{}: {} damaged sample{} left out, as .on_error says{}", source, count,
-                    count == 1 ? " was" : "s were", of));
+      warn_(compose("{}: {} damaged sample{} left out, as .on_error says{}{}{}", source, count,
+                    count == 1 ? " was" : "s were", of,
+                    skipped.parts.empty() ? "" : "; as one each: ", joined_first(skipped.parts, 8)));
     }
   }
 
@@ -58048,7 +58541,8 @@ struct LoaderState {
       end_step();
     }
     worker->wait_for_data(true);
-    std::optional<LoadedPart> part = source->next(worker->collective_deadline());
+    std::optional<LoadedPart> part =
+        source->next(source->waits_for_others() ? worker->collective_deadline() : Deadline::never());
     worker->wait_for_data(false);
     if (!part) {
       is_over = true;
@@ -58056,7 +58550,7 @@ struct LoaderState {
       return source->close();
     }
     end_step();
-    if (completes_batch) before = after;
+    if (completes_batch) before = std::move(after);
     after = std::move(part->after);
     completes_batch = part->completes_batch;
     batch.emplace(at_home(std::move(part->data)), at_home(std::move(part->target)), part->samples, completes_batch,
@@ -58919,8 +59413,10 @@ inline void check_options_without_dataset(const Worker& worker, const LoaderOpti
                  .home = device(worker)}};
 }
 
-[[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
-                                        const LoaderOptions& options, std::function<std::string()> take_stock = {}) {
+// fetch: a Fetch or a FetchRange.
+template <class F>
+[[nodiscard]] Loader make_loader(Worker& worker, F fetch, std::size_t num_samples, const LoaderOptions& options,
+                                 std::function<std::string()> take_stock = {}) {
   const BatchShares shares = checked_shares(worker, options, true);
   return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
                      options, std::move(take_stock), order_of(options, shares));
@@ -59046,9 +59542,9 @@ template <class D>
     return stock.text();
   };
   if (!options.shuffle) {
-    const auto slice = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
-      const auto begin = static_cast<std::int64_t>(indices.front());
-      const auto end = static_cast<std::int64_t>(indices.back() + 1);
+    const auto slice = [tensors = std::move(tensors)](detail::Range indices) {
+      const auto begin = static_cast<std::int64_t>(indices.begin);
+      const auto end = static_cast<std::int64_t>(indices.end);
       return std::pair{tensors.first.slice(0, begin, end), tensors.second.slice(0, begin, end)};
     };
     return detail::make_loader(worker, slice, num_samples, options, take_stock);

@@ -1064,6 +1064,9 @@ class StreamPoints {
   std::deque<StreamPoint> points_;
   std::uint64_t last_ = 0;
 };
+/// Steps over bytes, whatever is damaged of them, and returns how many: fewer than asked for only at the end, or where
+/// damage ends the stream.
+[[nodiscard]] std::uint64_t skip_past_damage(ByteStream& stream, std::uint64_t size);
 /// Whether lines of a text end with carriage returns that are not within quotes, and none with a line feed; but for
 /// what it ends with. Of the begin of a longer text, whose first line may simply be long, only where there are many.
 [[nodiscard]] bool has_only_carriage_returns(std::string_view text, bool is_whole) noexcept;
@@ -1080,13 +1083,16 @@ class CompressedInput {
 
   /// Returns the next piece, which is empty at the end.
   [[nodiscard]] std::string_view next();
+  /// Where the next piece begins.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return read_; }
+  void seek(std::uint64_t offset) noexcept;
   /// Where it stands; nothing in what is no file, as a pipe. left: bytes of the last piece that were not taken.
   [[nodiscard]] std::optional<CompressedPlace> place(std::size_t left) const;
   /// Goes there and returns the bytes before it, at most 4 KiB; nothing if it is not in this file.
   [[nodiscard]] std::optional<std::string> go_to(const CompressedPlace& place);
 
-  /// left: as above.
-  [[noreturn]] void fail(std::string_view what, std::size_t left) const;
+  /// left: as above. is_over: see StreamDamage.
+  [[noreturn]] void fail(std::string_view what, std::size_t left, bool is_over = true) const;
 
  private:
   [[nodiscard]] std::string before(std::uint64_t offset) const;
@@ -1096,15 +1102,20 @@ class CompressedInput {
   std::vector<char> piece_;
   std::uint64_t read_ = 0;
 };
-/// Reads on until cut() finds so many records in what is there: least, and enough or 16 MiB of them.
+/// Reads on until cut() finds so many records in what is there: least, and enough or 16 MiB of them. Throws: DataError
+/// if the first ones are longer than records may be, and may not be left out.
 template <class Cut>
-void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t max_record_bytes, const Cut& cut) {
+void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t max_record_bytes, OnError on_error,
+              const Cut& cut) {
   constexpr std::size_t enough_bytes = std::size_t{16} << 20;
   while (true) {
     const std::size_t records = cut();
-    const bool is_enough = records >= least && (records >= enough || head.size() >= enough_bytes);
-    if (is_enough || head.is_whole()) return;
-    head.grow(max_record_bytes);
+    const bool has_least = records >= least || (!on_error.stops_at_once() && head.size() > max_record_bytes);
+    if (head.is_whole() || (has_least && (records >= enough || head.size() >= enough_bytes))) return;
+    if (!has_least && head.size() > max_record_bytes) {
+      throw DataError{compose("{}: the first record is longer than {} bytes", head.file(), max_record_bytes)};
+    }
+    head.grow();
   }
 }
 /// Returns where the first byte is, at or after `from`, that is no part of UTF-8 text; the size if there is none.
@@ -1133,6 +1144,16 @@ std::vector<Field> guess_csv_fields(const CsvPlan& plan, const CsvCutter& cutter
 void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields);
 [[nodiscard]] std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
                                                                   const std::string& file, TextHead& head);
+[[nodiscard]] bool is_contiguous(std::span<const std::size_t> rows) noexcept;
+[[nodiscard]] Column join_columns(std::span<const Block> blocks, std::size_t column);
+// Copies blocks of one schema into one, sample after sample; there is at least one.
+[[nodiscard]] Block join_copies(std::span<const Block> blocks);
+[[nodiscard]] Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                          std::size_t column);
+[[nodiscard]] Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                         std::size_t column);
+// Returns the block with ids that count from elsewhere.
+[[nodiscard]] Block with_ids_from(const Block& block, std::uint64_t first);
 // Gives each text that a text with braces stands for, in their order: "x-{000..146}.tar", "{train,test}.csv". Braces
 // around neither a range nor a list are characters like others.
 class BraceExpansion {
@@ -1171,16 +1192,6 @@ static_assert(LearningPreprocessor<AnyPreprocessor>);
 
 namespace railyard::inline v0_1 {
 namespace detail {
-[[nodiscard]] bool is_contiguous(std::span<const std::size_t> rows) noexcept;
-[[nodiscard]] Column join_columns(std::span<const Block> blocks, std::size_t column);
-// Copies blocks of one schema into one, sample after sample; there is at least one.
-[[nodiscard]] Block join_copies(std::span<const Block> blocks);
-[[nodiscard]] Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
-                                          std::size_t column);
-[[nodiscard]] Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
-                                         std::size_t column);
-// Returns the block with ids that count from elsewhere.
-[[nodiscard]] Block with_ids_from(const Block& block, std::uint64_t first);
 /// Of files that are larger together, and of columns in memory that are, only parts are looked at.
 inline constexpr std::size_t most_stock_bytes = std::size_t{4} << 20;
 /// Calls look(begin, size) with parts of so many bytes, together `most` at most and spread evenly from the first byte
@@ -1700,72 +1711,6 @@ class SampleFile {
   SegmentIndex index_{};
   std::vector<std::uint64_t> ends_;  // of the segments, in samples
 };
-// Is memory that is inherited by all processes that are forked behind it, in which the first of them that wants the
-// samples leaves them for the others; later ones find them there even where that one has ended.
-class SampleShelf {
- public:
-  // Without memory it has no use.
-  SampleShelf() noexcept;
-  SampleShelf(const SampleShelf&) = delete;
-  SampleShelf& operator=(const SampleShelf&) = delete;
-  ~SampleShelf();
-
-  // What the process has that made it, its children inherit without this.
-  [[nodiscard]] bool has_use() const noexcept;
-
-  // Is the right to make the samples, if nobody has yet: others wait meanwhile. Given back with this object, or with
-  // this process, however that ends, and not a child's that it forks meanwhile.
-  class Turn {
-   public:
-    // Waits while another process makes them, but not for one that makes nothing for so long. Throws: Error if nobody
-    // wants them any more, see WaitWatch.
-    explicit Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience = std::chrono::minutes{5});
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    ~Turn();
-
-    // The samples, if somebody has made them, and there is room to see them in.
-    [[nodiscard]] std::optional<Block> samples(const std::shared_ptr<const Schema>& schema) const;
-    // Says that a part has been made.
-    void go_on() const noexcept;
-    // Leaves the samples, part after part, for the others. False if there is no room, or it is not this one's turn.
-    [[nodiscard]] bool leave(std::span<const Block> parts) const;
-
-   private:
-    [[nodiscard]] bool lock(short type) const noexcept;
-    [[nodiscard]] std::string holder() const;
-    void give_back() noexcept;
-
-    const SampleShelf* shelf_;
-    bool is_mine_ = false;
-  };
-
- private:
-  struct Header {
-    std::atomic<std::uint32_t> made{0};  // a futex: moves with each part that is made
-    std::atomic<bool> is_whole{false};
-    std::uint64_t rows = 0;
-    std::uint64_t size = 0;  // of the file
-  };
-
-  // The samples follow it: their ids, and of each column the ends of its samples, where they differ in length, and the
-  // bytes, all at multiples of 64.
-  static constexpr std::size_t header_bytes = 4096;
-  static constexpr std::uint64_t alignment = 64;
-
-  [[nodiscard]] static std::uint64_t aligned(std::uint64_t at) noexcept;
-
-  [[nodiscard]] bool write(std::span<const Block> parts) const;
-  [[nodiscard]] bool put_bytes(const void* bytes, std::size_t size, std::uint64_t at) const noexcept;
-
-  // Whoever writes to the samples writes to a copy of its own.
-  [[nodiscard]] std::optional<Block> open(const std::shared_ptr<const Schema>& schema) const;
-
-  pid_t process_;
-  Descriptor file_{};
-  struct stat status_ {};
-  Header* header_ = nullptr;
-};
 // Goes over all samples of an epoch on the calling thread. visit: given blocks in order; says whether to go on.
 template <class Visit>
 void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
@@ -1800,7 +1745,6 @@ class CacheNode final : public OrderNode {
 
  private:
   [[nodiscard]] const Block& samples() const;
-  [[nodiscard]] Block read_or_find() const;
   // Calls a function for each block that has been read.
   template <class Progress>
   [[nodiscard]] std::vector<Block> read_all(Progress&& progress) const {
@@ -5372,6 +5316,8 @@ class GzipStream final : public ByteStream {
   static constexpr int without_header = -MAX_WBITS;
   static constexpr int after_block = 128;
   static constexpr int in_last_block = 64;
+  static constexpr std::string_view wrong_crc = "incorrect data check";
+  static constexpr std::string_view wrong_length = "incorrect length check";
 
   // Is what must be checked here of a member that was gone into in its middle: zlib checks whole ones.
   struct Rest {
@@ -5392,9 +5338,14 @@ class GzipStream final : public ByteStream {
 
   void begin_member();
 
-  std::size_t unpack(char* to, std::size_t most);
+  void unpack(char* to, std::size_t most);
 
   void check_rest();
+
+  // what: in zlib's words.
+  [[noreturn]] void fail(std::string_view what);
+
+  void end_member();
 
   void add_window();
   void add_point(GzipPoint point);
@@ -5410,6 +5361,7 @@ class GzipStream final : public ByteStream {
   bool is_between_members_ = true;
   bool has_member_ = false;
   std::optional<Rest> rest_;
+  std::size_t untaken_ = 0;  // bytes of a member's end that nobody has looked at
 };
 
 }
@@ -5520,6 +5472,19 @@ class ZstdStream final : public ByteStream {
     void operator()(ZSTD_DStream* state) const noexcept;
   };
 
+  // False at an error. Then the library does not say what it has unpacked before that, and the same is done again, with
+  // care: what can be read of a file must not depend on how much was asked for at once.
+  bool step(ZSTD_outBuffer& out);
+  // Puts bytes in one by one, so that not more than one block can be unpacked at a time.
+  void step_carefully(ZSTD_outBuffer& out);
+  void note(const ZSTD_outBuffer& out, std::size_t had, std::size_t left);
+  void end_frame() noexcept;
+
+  // Unpacks again what has been given of the frame. sound: a place of the file up to which there was no error.
+  void begin_frame_again(std::uint64_t sound);
+  // Of the compressed byte that comes next.
+  [[nodiscard]] std::uint64_t place() const noexcept;
+
   bool load();
 
   // Where a frame begins, nothing of what came before is needed.
@@ -5531,7 +5496,10 @@ class ZstdStream final : public ByteStream {
   StreamPoints points_{};
   std::uint64_t at_ = 0;  // of the bytes that come out
   bool is_between_frames_ = true;
-  bool is_flushing_ = false;  // there may be more to come out without anything put in
+  bool is_flushing_ = false;    // there may be more to come out without anything put in
+  bool is_careful_ = false;     // the frame is damaged where reading comes to
+  std::uint64_t frame_ = 0;     // where it begins
+  std::uint64_t of_frame_ = 0;  // bytes of it that have been given
 };
 
 }
@@ -7279,8 +7247,6 @@ class BatchBuffers {
 [[nodiscard]] std::int64_t bytes_in(const at::Tensor& tensor);
 // Tells processes apart, also those of two hosts or containers that have the same id.
 [[nodiscard]] std::int64_t process_token();
-// Gradients are summed in the order of memory, which is another one where this text is.
-[[nodiscard]] std::string order_of(const at::Tensor& tensor);
 // Where two descriptions part: the number of the first line that differs, and what it is on both ranks.
 [[nodiscard]] std::pair<std::size_t, std::string> first_difference(const std::string& first, std::size_t rank,
                                                                           const std::string& other,
@@ -7836,32 +7802,6 @@ static_assert(Stateful<GradScaler>);
 
 namespace railyard::inline v0_1 {
 namespace detail {
-// Asks for samples by their index. Parts are those of an EpochReader, and so are orders where it keeps them as lists,
-// which is what all are here: drawing a place costs more than to read a sample of a tensor.
-class IndexedBatches final : public BatchSource {
- public:
-  IndexedBatches(Fetch fetch, const BatchShares& shares);
-
-  void open(const EpochPosition& from) override;
-
-  [[nodiscard]] std::optional<LoadedPart> next(const Deadline& /*deadline*/) override;
-
-  void close() noexcept override {}
-
- private:
-  // Goes on to the next batch. False at the end of the epoch.
-  bool begin_batch();
-
-  [[nodiscard]] std::pair<at::Tensor, at::Tensor> read(Range places) const;
-
-  Fetch fetch_;
-  BatchShares shares_;
-  EpochPosition position_{};  // after the last whole batch
-  std::vector<std::size_t> order_;
-  Range batch_{};
-  std::size_t num_parts_ = 0;
-  std::size_t part_ = 0;  // that is read next
-};
 // Makes tensors of the blocks of a Dataset: its own on the thread that reads ahead, so that the loop need not wait for
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
@@ -7878,6 +7818,8 @@ class DatasetBatches final : public BatchSource {
   void open(const EpochPosition& from) override;
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override;
+
+  [[nodiscard]] bool waits_for_others() const noexcept override { return true; }
 
   void close() noexcept override;
 
@@ -8027,11 +7969,6 @@ namespace detail {
                                                                    std::span<const std::size_t> indices);
 // Returns the indices of so many rows, from the first to the last.
 [[nodiscard]] at::Tensor spread_rows(std::int64_t rows, std::int64_t count);
-// Throws: ConfigError if the options do not say what a batch is.
-[[nodiscard]] BatchShares checked_shares(const Worker& worker, const LoaderOptions& options, bool is_divided);
-// Says which samples come in which batch, one thing a line: what all ranks must have given alike. A batch that they
-// divide is cut into its micro-batches first, and each of these among them.
-[[nodiscard]] std::string order_of(const LoaderOptions& options, const BatchShares& shares);
 // Says of a rank's own data what must be alike: how many batches there are, where that is known. How large they are may
 // differ, for gradients are weighted with samples.
 [[nodiscard]] std::string order_of_own(const BatchShares& shares, std::optional<std::uint64_t> num_samples);

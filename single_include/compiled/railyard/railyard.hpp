@@ -1514,8 +1514,9 @@ class BlockReader {
 /// One that reads files may say which, by files() that returns their paths: then a run that goes on is told when they
 /// have changed, and caches in files are made anew. It may have fingerprint(), a std::uint64_t that is another when its
 /// samples are for other reasons, such as its settings: these caches compare it as well, and a run that goes on tells
-/// of it. It may have skipped(), how many damaged samples it has left out so far, of which loaders tell. And one that
-/// never ends may say so by is_endless(), a truth value.
+/// of it. It may have skipped(), how many damaged samples it has left out so far, of which loaders tell, and
+/// skipped_parts(), texts that name what counts as one of them and may have been many samples. And one that never ends
+/// may say so by is_endless(), a truth value.
 ///
 /// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
 template <class S>
@@ -5505,6 +5506,22 @@ struct StreamPoint {
   std::function<std::string()> save{};  ///< returns what that takes, at most 33 KiB; may be called on any thread
 };
 
+/// Says that a stream can be read no further because of what its bytes are; not because the system fails to read them.
+class StreamDamage final : public DataError {
+ public:
+  /// is_over: nothing that can be read follows. Otherwise nothing is missing, and reading goes on behind it.
+  StreamDamage(const std::string& message, bool is_over);
+
+  [[nodiscard]] bool is_over() const noexcept { return is_over_; }
+  /// How many bytes the call that throws it has put there before.
+  [[nodiscard]] std::size_t got() const noexcept { return got_; }
+  void add_got(std::size_t bytes) noexcept;
+
+ private:
+  bool is_over_;
+  std::size_t got_ = 0;
+};
+
 /// Gives the bytes of one file from its beginning, or from where it was opened.
 class ByteStream {
  public:
@@ -5513,7 +5530,8 @@ class ByteStream {
   ByteStream& operator=(const ByteStream&) = delete;
   virtual ~ByteStream() = default;
 
-  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: DataError.
+  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: StreamDamage, or another
+  /// DataError if the file cannot be read.
   [[nodiscard]] virtual std::size_t read(char* to, std::size_t size) = 0;
   /// Steps over bytes and returns how many: fewer than asked for only at the end. Throws: DataError.
   [[nodiscard]] virtual std::uint64_t skip(std::uint64_t size);
@@ -5527,6 +5545,23 @@ class ByteStream {
   /// saved are none of a point in this file.
   [[nodiscard]] virtual bool go_to(std::uint64_t /*offset*/, std::string_view /*saved*/) { return false; }
 };
+
+/// Reads as much as there is: fewer bytes than asked for only at the end, or where damage ends the stream.
+/// note(damage, got): told of each damage, and how many bytes came before it.
+template <class Note>
+[[nodiscard]] std::size_t read_past_damage(ByteStream& stream, char* to, std::size_t size, Note&& note) {
+  std::size_t done = 0;
+  while (done < size) {
+    try {
+      return done + stream.read(to + done, size - done);
+    } catch (const StreamDamage& damage) {
+      done += damage.got();
+      note(damage, done);
+      if (damage.is_over()) break;
+    }
+  }
+  return done;
+}
 
 /// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
 /// What says that nothing follows may say so of what has no size, as a pipe, and has 4 KiB.
@@ -5574,54 +5609,6 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
 
 /// Returns the number of the line, from 1, in which a byte of a stream lies.
 [[nodiscard]] std::uint64_t line_at(ByteStream& stream, std::uint64_t offset);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/text_head.hpp
-// The beginning of a text file: what decides on how the rest is read. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Holds text of a file from its beginning, without a byte order mark; more of it on demand.
-class TextHead {
- public:
-  /// Throws: DataError if the file begins as no text does.
-  TextHead(std::string file, std::unique_ptr<ByteStream> bytes);
-
-  /// text_padding characters behind it can be read.
-  [[nodiscard]] const char* text() const noexcept;
-  [[nodiscard]] std::size_t size() const noexcept { return size_ - begin_; }
-  /// Whether that is the whole file; then it ends with a line feed.
-  [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
-
-  /// Reads as much again. Throws: DataError if that would be more than most bytes.
-  void grow(std::size_t most);
-
- private:
-  void fill(std::size_t size);
-  void end_line();
-
-  std::string file_;
-  std::unique_ptr<ByteStream> bytes_;
-  std::vector<char> buffer_;
-  std::size_t begin_ = 0;
-  std::size_t size_ = 0;
-  bool is_whole_ = false;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/utf8.hpp
-// Finds what is not UTF-8 in text. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
-[[nodiscard]] std::string shown_text(std::string_view text);
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -5731,7 +5718,10 @@ void identify_options(const Options& options, Fingerprint& to) noexcept {
 
 namespace railyard::inline v0_1 {
 
-/// Says whether a source stops at a damaged sample, or leaves it out as if it were not there.
+/// Says whether a source stops at a damaged sample, or leaves it out as if it were not there. A record that is longer
+/// than it may be counts as one, and what of a compressed file cannot be unpacked: reading goes on with the next
+/// record, or file. A check sum of gzip or zstd that is wrong counts as one as well, and nothing is left out: what it
+/// belongs to has been given by then. Files that are not there, or whose storage fails, are errors.
 class OnError {
  public:
   /// The first one is an error.
@@ -5764,11 +5754,76 @@ class SkipCount {
   [[nodiscard]] std::uint64_t count() const noexcept;
   /// Takes note that so many were left out of all that lie before the place where a reader is.
   void raise_to(std::uint64_t count) const noexcept;
+  /// Says what it was that counts as one and may have been many samples; of very many only the first are kept.
+  void name(const std::string& what) const;
+  /// What name() has said, each once.
+  [[nodiscard]] std::vector<std::string> names() const;
 
  private:
-  std::shared_ptr<std::atomic<std::uint64_t>> count_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+  struct Shared {
+    std::atomic<std::uint64_t> count{0};
+    std::mutex mutex{};
+    std::vector<std::string> names{};
+  };
+
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/text_head.hpp
+// The beginning of a text file: what decides on how the rest is read. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Holds text of a file from its beginning, without a byte order mark; more of it on demand.
+class TextHead {
+ public:
+  /// Throws: DataError if the file begins as no text does.
+  TextHead(std::string file, std::unique_ptr<ByteStream> bytes);
+
+  /// What is wrong with the file, as far as it was read; empty if nothing. Of one that is cut short by that, the lines
+  /// before are there.
+  [[nodiscard]] const std::string& damage() const noexcept { return damage_; }
+
+  /// text_padding characters behind it can be read.
+  [[nodiscard]] const char* text() const noexcept;
+  [[nodiscard]] std::size_t size() const noexcept { return size_ - begin_; }
+  /// Whether that is the whole file, as far as it can be read; then it ends with a line feed.
+  [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
+
+  /// Reads as much again.
+  void grow();
+  [[nodiscard]] const std::string& file() const noexcept { return file_; }
+
+ private:
+  void fill(std::size_t size);
+  void end_line();
+
+  std::string file_;
+  std::unique_ptr<ByteStream> bytes_;
+  std::vector<char> buffer_;
+  std::size_t begin_ = 0;
+  std::size_t size_ = 0;
+  bool is_whole_ = false;
+  bool is_cut_ = false;
+  std::string damage_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/utf8.hpp
+// Finds what is not UTF-8 in text. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
+[[nodiscard]] std::string shown_text(std::string_view text);
+
+}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/csv_plan.hpp
@@ -6630,17 +6685,11 @@ class CsvParser {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/detail/record_counter.hpp
-// Counts the records of a file and notes where some of them begin, without a look at what is in them. Data room.
+// ---- railyard/data/detail/file_index.hpp
+// Where the records of a file of text are. Data room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Says how text is divided into records: by line feeds that are not within quotes.
-struct RecordRules {
-  char quote = '\0';               ///< none
-  bool has_blank_records = false;  ///< else lines with nothing on them are no records
-};
 
 /// Says where the records of a file are: the place of every 64th, and of one in each few thousand characters, so that
 /// any is found at the cost of a short read.
@@ -6654,11 +6703,10 @@ struct FileIndex {
 
   FileStamp stamp{};
   std::uint64_t records = 0;  ///< the damaged ones among them
-  std::vector<Place> places{};
-  std::uint64_t end = 0;                 ///< where the last record ends
-  std::vector<std::uint64_t> damaged{};  ///< which records are left out, ascending
-
-  void add_record(std::uint64_t begin);
+  std::uint64_t end = 0;      ///< where the last record ends
+  std::span<const Place> places{};
+  std::span<const std::uint64_t> damaged{};  ///< which records are left out, ascending
+  std::shared_ptr<const void> memory{};      ///< that the last two are in
 
   [[nodiscard]] std::uint64_t samples() const noexcept;
   /// Returns which record a sample is.
@@ -6668,6 +6716,60 @@ struct FileIndex {
   /// Where the records end that begin at a place.
   [[nodiscard]] std::uint64_t end_of(std::size_t place) const noexcept;
   [[nodiscard]] std::uint64_t damaged_before(std::uint64_t record) const noexcept;
+
+  /// Returns the columns of a block of which each row is the index of a file.
+  [[nodiscard]] static std::shared_ptr<const Schema> schema();
+  /// Returns a block of this one alone, which shares the memory.
+  [[nodiscard]] Block to_block(const std::shared_ptr<const Schema>& of_block, std::uint64_t file) const;
+  /// Returns that of a row, whose memory it shares.
+  [[nodiscard]] static FileIndex of_row(const std::shared_ptr<const Block>& all, std::size_t row);
+
+ private:
+  template <class T>
+  [[nodiscard]] Column one_row(std::span<const T> values) const {
+    return {std::shared_ptr<const std::byte>{memory, reinterpret_cast<const std::byte*>(values.data())},
+            std::make_shared<const std::vector<std::uint64_t>>(1, values.size_bytes())};
+  }
+};
+
+/// Collects the records of a file for its index.
+class FileIndexDraft {
+ public:
+  using Place = FileIndex::Place;
+
+  [[nodiscard]] std::uint64_t records() const noexcept { return records_; }
+  void add_record(std::uint64_t begin);
+  /// Adds records that do not begin at a place of their own.
+  void add_records(std::uint64_t count) noexcept;
+  /// Says that a record is damaged that has been added or will be, behind those said before.
+  void mark_damaged(std::uint64_t record);
+  /// Adds a record that is left out because of its length: who reads those before it reads nothing of it.
+  void add_long_record(std::uint64_t begin);
+  /// Whether so many records that begin before a place of the text are none that have places of their own.
+  [[nodiscard]] bool is_far_from_next_place(std::uint64_t num_records, std::uint64_t end) const noexcept;
+
+  /// end: where the last record ends.
+  [[nodiscard]] FileIndex finish(const FileStamp& stamp, std::uint64_t end) &&;
+
+ private:
+  std::uint64_t records_ = 0;
+  std::vector<Place> places_;
+  std::vector<std::uint64_t> damaged_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/record_counter.hpp
+// Counts the records of a file and notes where some of them begin, without a look at what is in them. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says how text is divided into records: by line feeds that are not within quotes.
+struct RecordRules {
+  char quote = '\0';               ///< none
+  bool has_blank_records = false;  ///< else lines with nothing on them are no records
 };
 
 /// Makes the index of a text that it sees piece by piece; all pieces but the last have a multiple of 64 characters, and
@@ -6679,7 +6781,7 @@ class RecordCounter {
   void add(const char* text, std::size_t size);
 
   /// Returns the index. The last record needs no line feed.
-  [[nodiscard]] FileIndex finish();
+  [[nodiscard]] FileIndex finish(const FileStamp& stamp);
 
  private:
   using Marks = ByteMarks<2>;
@@ -6691,11 +6793,8 @@ class RecordCounter {
 
   [[nodiscard]] bool is_blank(std::uint64_t end, char before) const noexcept;
 
-  // Whether none of the records that end in this block begins at a place of its own.
-  [[nodiscard]] bool is_far_from_next_place(std::uint64_t num_lines) const noexcept;
-
   RecordRules rules_;
-  FileIndex index_{};
+  FileIndexDraft index_{};
   std::uint64_t at_;    // where the next piece begins
   std::uint64_t line_;  // where the last line begins
   bool is_quoted_ = false;
@@ -6711,50 +6810,96 @@ class RecordCounter {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Is what a file has that can be no record: one of many, or what follows a place from which it cannot be read.
+struct DamagedPart {
+  std::uint64_t offset = 0;  ///< of a record, or up to which it could be read
+  std::string message{};
+  bool is_record = false;
+};
+
+[[nodiscard]] std::string text_of_long_record(const std::string& file, std::uint64_t offset, std::size_t most);
+
 /// Reads a stream in pieces that a parser has cut at the end of a record; memory grows only with the longest record.
 template <class Parser>
 class RecordChunks {
  public:
   /// offset: where the stream is in its file. most: bytes of a record.
-  RecordChunks(std::string file, std::unique_ptr<ByteStream> bytes, Parser parser, std::uint64_t offset,
-               std::size_t most)
+  RecordChunks(std::string file, std::unique_ptr<ByteStream> bytes, Parser parser, RecordRules rules,
+               std::uint64_t offset, std::size_t most)
       : file_(std::move(file)),
         bytes_(std::move(bytes)),
         parser_(std::move(parser)),
+        rules_(rules),
+        begin_(offset),
         offset_(offset),
         most_(most),
         room_(room_for(*bytes_, usual_size)) {}
 
-  /// Steps over what a file begins with: a byte order mark and the header, whose size is asked for.
-  /// Throws: DataError if the file is no text.
+  /// Steps over what a file begins with: a byte order mark and the header, whose size is asked for. Where the stream is
+  /// damaged before the header ends, there is nothing behind it.
+  /// Throws: DataError if the file is no text, or the header is longer than a record may be.
   template <class HeaderSize>
   void skip_header(HeaderSize&& header_size) {
     fill();
     const std::string_view text{buffer_.data(), size_};
-    if (const auto fault = fault_of_beginning(text, is_end_); !fault.empty()) {
+    if (const auto fault = fault_of_beginning(text, is_end_ && !is_cut_); !fault.empty()) {
       throw DataError{compose("{} cannot be read: {}", file_, fault)};
     }
     const std::size_t mark = text.starts_with(utf8_mark) ? utf8_mark.size() : 0;
     std::optional<std::size_t> size;
-    while (!(size = header_size(buffer_.data() + mark, size_ - mark, is_end_))) grow();
-    taken_ = mark + *size;
+    while (!(size = header_size(buffer_.data() + mark, size_ - mark, is_end_ && !is_cut_)) && !is_cut_) {
+      if (size_ > most_) throw DataError{text_of_long_record(file_, offset_, most_)};
+      grow();
+    }
+    taken_ = size ? mark + *size : size_;
   }
 
-  /// Goes on to the next piece, which has at least one record; false at the end.
-  [[nodiscard]] bool next() {
-    drop_taken();
-    fill();
+  /// Goes on to the next piece, which has at least one record; false at the end. leave_out(part): told of each damaged
+  /// part up to where the piece begins; throws if it may not be left out.
+  template <class LeaveOut>
+  [[nodiscard]] bool next(LeaveOut&& leave_out) {
+    advance();
     while (size_ > 0) {
-      taken_ = parser_.cut(buffer_.data(), size_, is_end_);
-      if (parser_.records() > 0) return true;
+      taken_ = parser_.cut(buffer_.data(), size_, is_end_ && !is_cut_);
+      if (parser_.records() > 0) {
+        leave_out_before(offset_, leave_out);
+        return true;
+      }
+      if (taken_ == 0 && is_cut_) {
+        taken_ = size_;  // of a record that does not end
+      } else if (taken_ == 0 && size_ > most_) {
+        leave_out(DamagedPart{offset_, text_of_long_record(file_, offset_, most_), true});
+        skip_record();
+      } else if (taken_ == 0) {
+        grow();
+        continue;
+      }
+      advance();
+    }
+    leave_out_before(std::numeric_limits<std::uint64_t>::max(), leave_out);
+    return false;
+  }
+
+  /// Tells of those within the piece, of which no record is missing.
+  template <class LeaveOut>
+  void settle_piece(LeaveOut&& leave_out) {
+    leave_out_before(end(), leave_out);
+  }
+
+  /// Gives the rest of the text as it is, part after part: of a multiple of 64 characters but for the last, and
+  /// text_padding more can be read behind each.
+  template <class Take>
+  void take_rest(Take&& take) {
+    advance();
+    while (size_ > 0) {
+      taken_ = is_end_ ? size_ : size_ / 64 * 64;
       if (taken_ == 0) {
         grow();
-      } else {
-        drop_taken();
-        fill();
+        continue;
       }
+      take(buffer_.data(), taken_);
+      advance();
     }
-    return false;
   }
 
   [[nodiscard]] Parser& parser() noexcept { return parser_; }
@@ -6769,6 +6914,10 @@ class RecordChunks {
   // So much that text, separators and columns of a piece stay in the cache of a core.
   static constexpr std::size_t usual_size = std::size_t{256} << 10;
 
+  void advance() {
+    drop_taken();
+    fill();
+  }
   void drop_taken() {
     if (taken_ == 0) return;
     std::memmove(buffer_.data(), buffer_.data() + taken_, size_ - taken_);
@@ -6778,24 +6927,51 @@ class RecordChunks {
   void fill() {
     if (is_end_) return;
     buffer_.resize(room_ + 1 + text_padding);
-    size_ += bytes_->read(buffer_.data() + size_, room_ - size_);
-    is_end_ = size_ < room_;
-    if (is_end_ && size_ > 0 && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
+    size_ += read_past_damage(*bytes_, buffer_.data() + size_, room_ - size_,
+                              [this](const StreamDamage& damage, std::size_t got) { note(damage, got); });
+    is_end_ = is_cut_ || size_ < room_;
+    if (is_end_ && !is_cut_ && size_ > 0 && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
   }
   void grow() {
-    if (size_ > most_) {
-      throw DataError{
-          compose("{}: the record at byte {} is longer than {} bytes, which .max_record_bytes allows: a quote "
-                  "may be opened there that is never closed",
-                  file_, offset_, most_)};
-    }
     room_ *= 2;
     fill();
+  }
+
+  // got: bytes behind those that are in the buffer.
+  void note(const StreamDamage& damage, std::size_t got) {
+    const std::uint64_t place = offset_ + size_ + got;
+    if (place > 0 && place == begin_ && !damage.is_over()) return;
+    is_cut_ = is_cut_ || damage.is_over();
+    damaged_.push_back({place, compose("{}; {} byte {} of what it holds{}", damage.what(),
+                                       damage.is_over() ? "it could be read up to" : "it was read up to", place,
+                                       damage.is_over() ? "" : ", which may not be what it was")});
+  }
+  template <class LeaveOut>
+  void leave_out_before(std::uint64_t offset, LeaveOut& leave_out) {
+    while (!damaged_.empty() && damaged_.front().offset <= offset) {
+      leave_out(damaged_.front());
+      damaged_.pop_front();
+    }
+  }
+
+  // Goes past a record of which all is that the buffer holds: to where its rules say that it ends.
+  void skip_record() {
+    bool is_quoted = false;
+    while (size_ > 0) {
+      for (taken_ = 0; taken_ < size_;) {
+        const char c = buffer_[taken_++];
+        if (c == rules_.quote && c != '\0') is_quoted = !is_quoted;
+        if (c == '\n' && !is_quoted) return;
+      }
+      advance();
+    }
   }
 
   std::string file_;
   std::unique_ptr<ByteStream> bytes_;
   Parser parser_;
+  RecordRules rules_;
+  std::uint64_t begin_;  // who has come to there before was told of wrong check sums up to it
   std::uint64_t offset_;
   std::size_t most_;
   std::vector<char> buffer_{};
@@ -6803,6 +6979,242 @@ class RecordChunks {
   std::size_t size_ = 0;
   std::size_t taken_ = 0;
   bool is_end_ = false;
+  bool is_cut_ = false;                // and damage is the reason
+  std::deque<DamagedPart> damaged_{};  // that nobody has been told of
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/blocks.hpp
+// Puts blocks together and takes them apart. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// The memory that the samples of a block take.
+[[nodiscard]] std::size_t bytes_of(const Block& block) noexcept;
+
+template <std::size_t size>
+void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte* to) {
+  for (const std::size_t row : rows) {
+    std::memcpy(to, from + row * size, size);
+    to += size;
+  }
+}
+
+// Does what Column::take() does, faster for small samples of one size, whose copies the compiler makes single moves.
+[[nodiscard]] Column take(const Column& column, std::span<const std::size_t> rows);
+
+// Takes the rows of a block in that order; shares its memory where they follow each other.
+[[nodiscard]] Block take(const Block& block, std::span<const std::size_t> rows);
+
+// Does the same, but gives a block back as it is if it alone has samples.
+[[nodiscard]] Block join(std::span<const Block> blocks);
+
+// Which sample of which part.
+struct RowOfPart {
+  std::size_t part = 0;
+  std::size_t row = 0;
+};
+
+// Takes samples from several blocks of one schema, of which there is at least one, in the order given.
+[[nodiscard]] Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows);
+
+// Returns a block of no samples.
+[[nodiscard]] Block no_samples(const std::shared_ptr<const Schema>& schema);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/waiting.hpp
+// Long waits for what no part of a run can hurry: that they hear when nobody wants them any more, and say what they
+// wait for. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says for whom a thread waits that what takes long is done: for another program, or for its own run, itself included.
+enum class WaitFor : std::uint8_t { another_program, own_run };
+
+/// Is what long waits of a thread look at, while a WatchedThread gives it to them. Beyond it they look at that of the
+/// thread which has made it.
+class WaitWatch {
+ public:
+  /// Is the part of it that waits hold on to, which may go on when it is no more.
+  class Shared {
+   public:
+    [[nodiscard]] std::string why_over(WaitFor whom) const;
+    void say(const std::string& text) const;
+    /// Notes down what a thread waits for; an empty text when it waits no more.
+    void note(std::string text) const;
+
+   private:
+    friend class WaitWatch;
+
+    mutable std::mutex mutex_{};
+    std::function<std::string(WaitFor)> why_over_;
+    std::function<void(const std::string&)> say_;
+    std::shared_ptr<const Shared> beyond_;
+    mutable std::string noted_;
+  };
+
+  /// why_over: returns why nobody wants them any more, or an empty text. say: tells the user of a long one; empty
+  /// where that is for the one beyond to do. Neither is called once this has ended.
+  explicit WaitWatch(std::function<std::string(WaitFor)> why_over, std::function<void(const std::string&)> say = {});
+  WaitWatch(const WaitWatch&) = delete;
+  WaitWatch& operator=(const WaitWatch&) = delete;
+  ~WaitWatch();
+
+  [[nodiscard]] const std::shared_ptr<Shared>& shared() const noexcept { return shared_; }
+  /// What its waits have noted down last.
+  [[nodiscard]] std::string noted() const;
+
+  /// That of the calling thread; nullptr if it has none.
+  [[nodiscard]] static std::shared_ptr<const Shared>& of_thread() noexcept;
+  /// Tells whoever has started the program.
+  static void say_aloud(const std::string& text) noexcept;
+
+ private:
+  std::shared_ptr<Shared> shared_;
+};
+
+/// Gives a watch to the waits of the calling thread.
+class WatchedThread {
+ public:
+  explicit WatchedThread(const WaitWatch& watch);
+  WatchedThread(const WatchedThread&) = delete;
+  WatchedThread& operator=(const WatchedThread&) = delete;
+  ~WatchedThread();
+
+ private:
+  std::shared_ptr<const WaitWatch::Shared> before_;
+};
+
+/// Is one wait. Looked at again and again by the thread that waits.
+class LongWait {
+ public:
+  /// first_word: after which time it says what it waits for; then each time after three times as long.
+  explicit LongWait(std::chrono::nanoseconds first_word = std::chrono::seconds{10},
+                    WaitFor whom = WaitFor::another_program);
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+  ~LongWait();
+
+  /// what: returns who or what keeps it waiting, as a sentence. Throws: Error if nobody wants it any more.
+  template <class What>
+  void look(const What& what) {
+    if (watch_ != nullptr) {
+      if (const std::string why = watch_->why_over(whom_); !why.empty()) {
+        throw Error{compose("{}, but nobody wants it any more: {}", what(), why)};
+      }
+      if (!std::exchange(has_noted_, true)) watch_->note(what());
+    }
+    if (!next_word_.expired()) return;
+    const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - begin_).count();
+    const std::string text = compose("{} (for {:.0f} s by now)", what(), seconds);
+    watch_ != nullptr ? watch_->say(text) : WaitWatch::say_aloud(text);
+    interval_ *= 3;
+    next_word_ = Deadline::after(interval_);
+  }
+
+ private:
+  WaitFor whom_;
+  std::shared_ptr<const WaitWatch::Shared> watch_;
+  Deadline::Clock::time_point begin_ = Deadline::Clock::now();
+  Deadline next_word_;
+  std::chrono::nanoseconds interval_;
+  bool has_noted_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/sample_shelf.hpp
+// Samples that one of several forked processes makes, and that all of them see. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is memory that is inherited by all processes that are forked behind it, in which the first of them that wants the
+// samples leaves them for the others; later ones find them there even where that one has ended.
+class SampleShelf {
+ public:
+  // doing: what the one does for which others wait, as a sentence says it. Without memory it has no use.
+  explicit SampleShelf(std::string_view doing = "fills a cache in memory") noexcept;
+  SampleShelf(const SampleShelf&) = delete;
+  SampleShelf& operator=(const SampleShelf&) = delete;
+  ~SampleShelf();
+
+  // What the process has that made it, its children inherit without this.
+  [[nodiscard]] bool has_use() const noexcept;
+
+  // Returns the samples: those that are there, or else what make(go_on) returns, part after part, and leaves to the
+  // others. It calls go_on() now and then.
+  template <class Make>
+  [[nodiscard]] Block find_or_make(const std::shared_ptr<const Schema>& schema, Make&& make) const {
+    const Turn turn{*this};
+    if (auto found = turn.samples(schema)) return std::move(*found);
+    const std::vector<Block> parts = make([&turn] { turn.go_on(); });
+    if (turn.leave(parts)) {
+      if (auto left = turn.samples(schema)) return std::move(*left);
+    }
+    return join(parts);
+  }
+
+  // Is the right to make the samples, if nobody has yet: others wait meanwhile. Given back with this object, or with
+  // this process, however that ends, and not a child's that it forks meanwhile.
+  class Turn {
+   public:
+    // Waits while another process makes them, but not for one that makes nothing for so long. Throws: Error if nobody
+    // wants them any more, see WaitWatch.
+    explicit Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience = std::chrono::minutes{5});
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn();
+
+    // The samples, if somebody has made them, and there is room to see them in.
+    [[nodiscard]] std::optional<Block> samples(const std::shared_ptr<const Schema>& schema) const;
+    // Says that a part has been made.
+    void go_on() const noexcept;
+    // Leaves the samples, part after part, for the others. False if there is no room, or it is not this one's turn.
+    [[nodiscard]] bool leave(std::span<const Block> parts) const;
+
+   private:
+    [[nodiscard]] bool lock(short type) const noexcept;
+    [[nodiscard]] std::string holder() const;
+    void give_back() noexcept;
+
+    const SampleShelf* shelf_;
+    bool is_mine_ = false;
+  };
+
+ private:
+  struct Header {
+    std::atomic<std::uint32_t> made{0};  // a futex: moves with each part that is made
+    std::atomic<bool> is_whole{false};
+    std::uint64_t rows = 0;
+    std::uint64_t size = 0;  // of the file
+  };
+
+  // The samples follow it: their ids, and of each column the ends of its samples, where they differ in length, and the
+  // bytes, all at multiples of 64.
+  static constexpr std::size_t header_bytes = 4096;
+  static constexpr std::uint64_t alignment = 64;
+
+  [[nodiscard]] static std::uint64_t aligned(std::uint64_t at) noexcept;
+
+  [[nodiscard]] bool write(std::span<const Block> parts) const;
+  [[nodiscard]] bool put_bytes(const void* bytes, std::size_t size, std::uint64_t at) const noexcept;
+
+  // Whoever writes to the samples writes to a copy of its own.
+  [[nodiscard]] std::optional<Block> open(const std::shared_ptr<const Schema>& schema) const;
+
+  std::string_view doing_;
+  pid_t process_;
+  Descriptor file_{};
+  struct stat status_ {};
+  Header* header_ = nullptr;
 };
 
 }  // namespace detail
@@ -6870,15 +7282,15 @@ struct RecordPlace {
 
 /// Adds the records of a piece to the index of its file.
 template <class Parser>
-void note_records(RecordChunks<Parser>& chunks, RecordFaults& faults, FileIndex& index) {
-  for (const std::size_t record : faults.records()) index.damaged.push_back(index.records + record);
+void note_records(RecordChunks<Parser>& chunks, RecordFaults& faults, FileIndexDraft& index) {
+  for (const std::size_t record : faults.records()) index.mark_damaged(index.records() + record);
   for (std::size_t record = 0; record < chunks.parser().records(); ++record) {
     index.add_record(chunks.offset() + chunks.parser().begin(record));
   }
 }
 
 /// Holds what is found out about the files, once, when it is first asked for; shared by threads and inherited by forked
-/// processes.
+/// processes. Of those that were forked before the records were counted, one does that for all.
 template <class Format>
 class RecordFiles {
  public:
@@ -6916,14 +7328,21 @@ class RecordFiles {
   /// Returns how many samples all files have.
   [[nodiscard]] std::uint64_t count() {
     const std::lock_guard lock{mutex_};
-    while (indexes_.size() < names_now().size()) add_index();
+    if (indexes_.size() < names_now().size()) {
+      if (shelf_ && shelf_->has_use())
+        find_indexes();
+      else
+        add_indexes([] {});
+    }
     return starts_.empty() ? 0 : starts_.back().samples;
   }
 
   /// Returns where a sample is; behind all files if there is no such sample.
   [[nodiscard]] RecordPlace find(std::uint64_t sample) {
     const std::lock_guard lock{mutex_};
-    while (indexes_.size() < names_now().size() && (starts_.empty() || starts_.back().samples <= sample)) add_index();
+    while (indexes_.size() < names_now().size() && (starts_.empty() || starts_.back().samples <= sample)) {
+      add_index([] {});
+    }
     const auto behind = std::upper_bound(starts_.begin(), starts_.end(), sample,
                                          [](std::uint64_t id, const Totals& totals) { return id < totals.samples; });
     const auto file = static_cast<std::size_t>(behind - starts_.begin());
@@ -6941,11 +7360,16 @@ class RecordFiles {
   /// Opens a file at its first record.
   [[nodiscard]] Chunks open(const std::string& name, const std::shared_ptr<const Plan>& plan,
                             std::unique_ptr<ByteStream> bytes) const {
-    Chunks chunks{name, std::move(bytes), Parser{plan}, 0, options_.max_record_bytes};
+    Chunks chunks = open_at(name, plan, std::move(bytes), 0);
     chunks.skip_header([&](const char* text, std::size_t size, bool is_end) {
       return Format::header_size(*plan, name, text, size, is_end);
     });
     return chunks;
+  }
+  /// Takes a file that was opened at a record.
+  [[nodiscard]] Chunks open_at(const std::string& name, const std::shared_ptr<const Plan>& plan,
+                               std::unique_ptr<ByteStream> bytes, std::uint64_t offset) const {
+    return {name, std::move(bytes), Parser{plan}, Format::rules(options_), offset, options_.max_record_bytes};
   }
 
   /// Says where a record is, as messages begin.
@@ -6958,15 +7382,18 @@ class RecordFiles {
   std::uint64_t settle(RecordFaults& faults, const std::string& name, std::uint64_t first_offset,
                        std::uint64_t before) const {
     const std::uint64_t total = before + faults.records().size();
-    const OnError policy = options_.on_error;
-    if (total > policy.max_skips()) {
-      const std::string place = where(name, first_offset);
-      if (policy.stops_at_once()) throw DataError{compose("{}: {}", place, faults.message())};
-      throw DataError{compose("{}: {}. {} records before it are damaged as well, and .on_error lets {} be left out",
-                              place, faults.message(), before, policy.max_skips())};
+    if (total > options_.on_error.max_skips()) {
+      refuse(compose("{}: {}", where(name, first_offset), faults.message()), before);
     }
     skips_.raise_to(total);
     return total;
+  }
+  /// The same of one part, which may be many records.
+  std::uint64_t settle(const DamagedPart& part, std::uint64_t before) const {
+    if (before + 1 > options_.on_error.max_skips()) refuse(part.message, before);
+    skips_.name(part.message);
+    skips_.raise_to(before + 1);
+    return before + 1;
   }
 
  private:
@@ -6976,17 +7403,51 @@ class RecordFiles {
     std::uint64_t damaged = 0;
   };
 
+  [[noreturn]] void refuse(const std::string& fault, std::uint64_t before) const {
+    if (options_.on_error.stops_at_once()) throw DataError{fault};
+    throw DataError{compose("{}. {} records before it are damaged as well, and .on_error lets {} be left out", fault,
+                            before, options_.on_error.max_skips())};
+  }
+
   const std::vector<std::string>& names_now() {
     if (names_.empty()) names_ = input_.expand();
     return names_;
   }
+  // Whoever looks at the files first does so before the workers are forked, most often.
   const std::shared_ptr<const Plan>& plan_now() {
-    if (plan_ == nullptr) {
-      const std::string& first = names_now().front();
-      TextHead head{first, open_bytes(first)};
-      plan_ = Format::plan(options_, first, head);
+    if (plan_ != nullptr) return plan_;
+    if (open_ == nullptr && !shelf_) shelf_.emplace("counts the samples of files");
+    for (const std::string& name : names_now()) {
+      TextHead head{name, open_bytes(name)};
+      const auto lines = std::count(head.text(), head.text() + head.size(), '\n');
+      const bool is_enough = head.damage().empty() || (!options_.on_error.stops_at_once() && lines >= 2);
+      if (!is_enough && (options_.on_error.stops_at_once() || name == names_.back())) throw DataError{head.damage()};
+      if (!is_enough) continue;  // another file may tell what there is
+      plan_ = Format::plan(options_, name, head);
+      if (options_.on_error.stops_at_once() && !head.damage().empty()) throw DataError{head.damage()};
+      break;
     }
     return plan_;
+  }
+
+  // Has the indexes of all files from the process that makes them for all.
+  void find_indexes() {
+    (void)plan_now();
+    const auto schema = FileIndex::schema();
+    const auto all = std::make_shared<const Block>(shelf_->find_or_make(schema, [&](const auto& go_on) {
+      add_indexes(go_on);
+      std::vector<Block> blocks;
+      for (const auto& index : indexes_) blocks.push_back(index->to_block(schema, blocks.size()));
+      return blocks;
+    }));
+    indexes_.clear();
+    starts_.clear();
+    for (std::size_t file = 0; file < all->rows(); ++file) take_index(FileIndex::of_row(all, file));
+    skips_.raise_to(starts_.back().damaged);
+  }
+  template <class Progress>
+  void add_indexes(const Progress& progress) {
+    while (indexes_.size() < names_now().size()) add_index(progress);
   }
 
   void take_index(FileIndex index) {
@@ -6998,42 +7459,46 @@ class RecordFiles {
   }
 
   // Where damaged records are left out, they must be known: all is parsed. Else the line ends are counted.
-  void add_index() {
+  template <class Progress>
+  void add_index(const Progress& progress) {
     const std::string& name = names_now()[indexes_.size()];
     const auto plan = plan_now();
     auto file = std::make_unique<FileBytes>(name);
     const FileStamp stamp = file->stamp();
     Chunks chunks = open(name, plan, std::move(file));
-    FileIndex index = options_.on_error.stops_at_once() ? count_records(name, chunks.end()) : parse_all(name, chunks);
-    index.stamp = stamp;
-    take_index(std::move(index));
+    take_index(options_.on_error.stops_at_once() ? count_records(chunks, stamp, progress)
+                                                 : parse_all(name, chunks, stamp, progress));
   }
 
-  [[nodiscard]] FileIndex count_records(const std::string& name, std::uint64_t begin) const {
-    FileBytes file{name, begin};
-    const std::size_t piece = (room_for(file, std::size_t{256} << 10) + 63) / 64 * 64;
-    RecordCounter counter{Format::rules(options_), begin};
-    std::vector<char> buffer(piece + text_padding);
-    for (std::size_t got = piece; got == piece;) {
-      got = file.read(buffer.data(), piece);
-      counter.add(buffer.data(), got);
-    }
-    return counter.finish();
+  template <class Progress>
+  [[nodiscard]] FileIndex count_records(Chunks& chunks, const FileStamp& stamp, const Progress& progress) const {
+    RecordCounter counter{Format::rules(options_), chunks.end()};
+    chunks.take_rest([&](const char* text, std::size_t size) {
+      counter.add(text, size);
+      progress();
+    });
+    return counter.finish(stamp);
   }
 
-  [[nodiscard]] FileIndex parse_all(const std::string& name, Chunks& chunks) const {
-    FileIndex index;
+  template <class Progress>
+  [[nodiscard]] FileIndex parse_all(const std::string& name, Chunks& chunks, const FileStamp& stamp,
+                                    const Progress& progress) const {
+    FileIndexDraft index;
     std::uint64_t damaged = starts_.empty() ? 0 : starts_.back().damaged;
-    while (chunks.next()) {
+    const auto leave_out = [&](const DamagedPart& part) {
+      damaged = settle(part, damaged);
+      index.add_long_record(part.offset);  // plain files have no other damaged parts
+    };
+    while (chunks.next(leave_out)) {
       RecordFaults faults;
       (void)chunks.parser().parse(faults);
       note_records(chunks, faults, index);
       if (!faults.empty()) {
         damaged = settle(faults, name, chunks.offset() + chunks.parser().begin(faults.first()), damaged);
       }
+      progress();
     }
-    index.end = chunks.end();
-    return index;
+    return std::move(index).finish(stamp, chunks.end());
   }
 
   InputFiles input_;
@@ -7041,6 +7506,7 @@ class RecordFiles {
   OpenBytes open_;
   SkipCount skips_{};
   std::mutex mutex_{};
+  std::optional<SampleShelf> shelf_{};  // of the indexes
   std::vector<std::string> names_{};
   std::shared_ptr<const Plan> plan_{};
   std::vector<std::shared_ptr<const FileIndex>> indexes_{};  // of the first files
@@ -7059,7 +7525,7 @@ namespace detail {
 /// Is the begin of a record or a header in what a file holds, and a point of its stream up to there.
 struct FilePoint {
   std::uint64_t offset = 0;
-  std::uint64_t damaged = 0;  ///< that were left out before it, of all files
+  std::uint64_t damaged = 0;  ///< that were left out before it, of all files, and check sums up to it that are wrong
   StreamPoint stream{};
 
   /// sample: that comes next from there.
@@ -7105,8 +7571,7 @@ class RecordReader final : public BlockReader {
                 (place.index->damaged_before(place.record) - place.index->damaged_before(from.record));
     auto bytes = std::make_unique<FileBytes>(names_[file_], from.offset);
     if (bytes->stamp() != place.index->stamp) throw_changed(names_[file_]);
-    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, from.offset,
-                    files_->options().max_record_bytes);
+    chunks_.emplace(files_->open_at(names_[file_], plan_, std::move(bytes), from.offset));
     skip(sample - next_id_);
   }
 
@@ -7116,6 +7581,7 @@ class RecordReader final : public BlockReader {
     next_id_ = place.samples;
     damaged_ = place.damaged;
     if (place.state.has_value() && file_ < names_.size()) enter_file(sample, place);
+    files_->skips().raise_to(damaged_);
     skip(sample - next_id_);
   }
   [[nodiscard]] ReaderPlace place() const override {
@@ -7148,15 +7614,20 @@ class RecordReader final : public BlockReader {
 
  private:
   bool next_piece() {
+    const auto leave_out = [this](const DamagedPart& part) {
+      damaged_ = files_->settle(part, damaged_);
+      if (index_ && part.is_record) index_->add_long_record(part.offset);
+    };
     while (true) {
       if (!chunks_ && !open_file()) return false;
-      if (chunks_->next()) break;
+      if (chunks_->next(leave_out)) break;
       close_file();
     }
-    RecordFaults faults;
     if (auto point = chunks_->take_point()) {
       state_ = FilePoint{chunks_->offset(), damaged_, std::move(*point)}.to_state(next_id_);
     }
+    chunks_->settle_piece(leave_out);
+    RecordFaults faults;
     std::vector<Column> columns = chunks_->parser().parse(faults);
     if (!faults.empty()) {
       const std::uint64_t offset = chunks_->offset() + chunks_->parser().begin(faults.first());
@@ -7179,23 +7650,22 @@ class RecordReader final : public BlockReader {
     state_ = place.state;
     next_id_ = state_.sample();
     damaged_ = point->damaged;
-    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, point->offset,
-                    files_->options().max_record_bytes);
+    chunks_.emplace(files_->open_at(names_[file_], plan_, std::move(bytes), point->offset));
   }
   bool open_file() {
     if (file_ >= names_.size()) return false;
     begin_of_file_ = {file_, next_id_, damaged_};
     state_ = {};
     auto bytes = files_->open_bytes(names_[file_]);
-    if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
+    if (is_indexed_) {
+      index_.emplace();
+      stamp_ = static_cast<const FileBytes&>(*bytes).stamp();
+    }
     chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
     return true;
   }
   void close_file() {
-    if (index_) {
-      index_->end = chunks_->end();
-      files_->offer(file_, std::move(*index_));
-    }
+    if (index_) files_->offer(file_, std::move(*index_).finish(stamp_, chunks_->end()));
     index_.reset();
     chunks_.reset();
     ++file_;
@@ -7207,7 +7677,8 @@ class RecordReader final : public BlockReader {
   bool is_indexed_;
   std::size_t file_ = 0;
   std::optional<typename Files::Chunks> chunks_{};
-  std::optional<FileIndex> index_{};  // of the file that is read from its beginning
+  std::optional<FileIndexDraft> index_{};  // of the file that is read from its beginning
+  FileStamp stamp_{};                      // of that
   ReaderPlace begin_of_file_{};
   ReaderState state_{};  // at a piece of the file up to this one
   std::uint64_t next_id_ = 0;
@@ -7266,10 +7737,22 @@ class RecordPicker {
     loaded_place_ = at;
     const std::uint64_t begin = loaded_->places[at].offset;
     const auto size = static_cast<std::size_t>(loaded_->end_of(at) - begin);
+    check_size(names_[place.file], begin, size);
     loaded_text_.resize(size + 1 + text_padding);
     std::size_t got = input_->read_at(begin, loaded_text_.data(), size);
     if (got > 0 && loaded_text_[got - 1] != '\n') loaded_text_[got++] = '\n';
     parser_.cut(loaded_text_.data(), got, true);
+  }
+
+  // Where nothing is left out, lengths have not been looked at. All records begin near the place.
+  void check_size(const std::string& name, std::uint64_t begin, std::size_t size) const {
+    const std::size_t most = files_.options().max_record_bytes;
+    if (size <= FileIndex::most_bytes || size - FileIndex::most_bytes <= 2 * most) return;
+    std::vector<char> text(FileIndex::most_bytes + text_padding);
+    typename Format::Parser parser{plan_};
+    const std::size_t before =
+        parser.cut(text.data(), input_->read_at(begin, text.data(), FileIndex::most_bytes), false);
+    throw DataError{text_of_long_record(name, begin + before, most)};
   }
 
   [[nodiscard]] std::uint64_t offset_of(const RecordPlace& place) {
@@ -7316,11 +7799,12 @@ concept RecordFormat = requires(const typename F::Options& options, const typena
 
 /// Gives the records of text files as samples, in any order: the index of their places is made when it is first needed,
 /// or on the way by whoever reads all. It takes 16 bytes per 64 records or 4 KiB of text, and is inherited by forked
-/// workers. Files are not to change as long as there is a source of them.
+/// workers; of those that were forked before the records were counted, the first makes it for all. Files are not to
+/// change as long as there is a source of them.
 ///
 /// Cost: the first count(), read() or open() in the middle looks for the line ends of all files up to there, at the
 /// speed of memory (.on_error other than stop(): parses them); each later one reads at most 4 KiB and a record more
-/// than it gives.
+/// than it gives. A descriptor, once its columns are known.
 template <RecordFormat Format>
 class RecordSource {
  public:
@@ -7340,6 +7824,9 @@ class RecordSource {
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
+  /// Names what counts as one of them and may have been many: what could not be read of a file, or a record without
+  /// end.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return files_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, true);
@@ -7375,6 +7862,9 @@ class RecordStream {
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
+  /// Names what counts as one of them and may have been many: what could not be read of a file, or a record without
+  /// end.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const { return files_->skips().names(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const {
     detail::check_place(describe(), files_->names(), from, place);
@@ -7676,47 +8166,6 @@ class AnyPreprocessor {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/detail/blocks.hpp
-// Puts blocks together and takes them apart. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// The memory that the samples of a block take.
-[[nodiscard]] std::size_t bytes_of(const Block& block) noexcept;
-
-template <std::size_t size>
-void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte* to) {
-  for (const std::size_t row : rows) {
-    std::memcpy(to, from + row * size, size);
-    to += size;
-  }
-}
-
-// Does what Column::take() does, faster for small samples of one size, whose copies the compiler makes single moves.
-[[nodiscard]] Column take(const Column& column, std::span<const std::size_t> rows);
-
-// Takes the rows of a block in that order; shares its memory where they follow each other.
-[[nodiscard]] Block take(const Block& block, std::span<const std::size_t> rows);
-
-// Does the same, but gives a block back as it is if it alone has samples.
-[[nodiscard]] Block join(std::span<const Block> blocks);
-
-// Which sample of which part.
-struct RowOfPart {
-  std::size_t part = 0;
-  std::size_t row = 0;
-};
-
-// Takes samples from several blocks of one schema, of which there is at least one, in the order given.
-[[nodiscard]] Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows);
-
-// Returns a block of no samples.
-[[nodiscard]] Block no_samples(const std::shared_ptr<const Schema>& schema);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/data_stock.hpp
 // What the samples of a dataset, and their order, depend on: as a number that a cache keeps, and as a few lines that a
 // saved position keeps, so that a run which goes on notices when its data is another. Data room.
@@ -7902,109 +8351,6 @@ class PlaceCursor {
   Place place_{};
   std::size_t at_ = 0;
   bool is_begin_ = true;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/core/detail/waiting.hpp
-// Long waits for what no part of a run can hurry: that they hear when nobody wants them any more, and say what they
-// wait for. Core room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says for whom a thread waits that what takes long is done: for another program, or for its own run, itself included.
-enum class WaitFor : std::uint8_t { another_program, own_run };
-
-/// Is what long waits of a thread look at, while a WatchedThread gives it to them. Beyond it they look at that of the
-/// thread which has made it.
-class WaitWatch {
- public:
-  /// Is the part of it that waits hold on to, which may go on when it is no more.
-  class Shared {
-   public:
-    [[nodiscard]] std::string why_over(WaitFor whom) const;
-    void say(const std::string& text) const;
-    /// Notes down what a thread waits for; an empty text when it waits no more.
-    void note(std::string text) const;
-
-   private:
-    friend class WaitWatch;
-
-    mutable std::mutex mutex_{};
-    std::function<std::string(WaitFor)> why_over_;
-    std::function<void(const std::string&)> say_;
-    std::shared_ptr<const Shared> beyond_;
-    mutable std::string noted_;
-  };
-
-  /// why_over: returns why nobody wants them any more, or an empty text. say: tells the user of a long one; empty
-  /// where that is for the one beyond to do. Neither is called once this has ended.
-  explicit WaitWatch(std::function<std::string(WaitFor)> why_over, std::function<void(const std::string&)> say = {});
-  WaitWatch(const WaitWatch&) = delete;
-  WaitWatch& operator=(const WaitWatch&) = delete;
-  ~WaitWatch();
-
-  [[nodiscard]] const std::shared_ptr<Shared>& shared() const noexcept { return shared_; }
-  /// What its waits have noted down last.
-  [[nodiscard]] std::string noted() const;
-
-  /// That of the calling thread; nullptr if it has none.
-  [[nodiscard]] static std::shared_ptr<const Shared>& of_thread() noexcept;
-  /// Tells whoever has started the program.
-  static void say_aloud(const std::string& text) noexcept;
-
- private:
-  std::shared_ptr<Shared> shared_;
-};
-
-/// Gives a watch to the waits of the calling thread.
-class WatchedThread {
- public:
-  explicit WatchedThread(const WaitWatch& watch);
-  WatchedThread(const WatchedThread&) = delete;
-  WatchedThread& operator=(const WatchedThread&) = delete;
-  ~WatchedThread();
-
- private:
-  std::shared_ptr<const WaitWatch::Shared> before_;
-};
-
-/// Is one wait. Looked at again and again by the thread that waits.
-class LongWait {
- public:
-  /// first_word: after which time it says what it waits for; then each time after three times as long.
-  explicit LongWait(std::chrono::nanoseconds first_word = std::chrono::seconds{10},
-                    WaitFor whom = WaitFor::another_program);
-  LongWait(const LongWait&) = delete;
-  LongWait& operator=(const LongWait&) = delete;
-  ~LongWait();
-
-  /// what: returns who or what keeps it waiting, as a sentence. Throws: Error if nobody wants it any more.
-  template <class What>
-  void look(const What& what) {
-    if (watch_ != nullptr) {
-      if (const std::string why = watch_->why_over(whom_); !why.empty()) {
-        throw Error{compose("{}, but nobody wants it any more: {}", what(), why)};
-      }
-      if (!std::exchange(has_noted_, true)) watch_->note(what());
-    }
-    if (!next_word_.expired()) return;
-    const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - begin_).count();
-    const std::string text = compose("{} (for {:.0f} s by now)", what(), seconds);
-    watch_ != nullptr ? watch_->say(text) : WaitWatch::say_aloud(text);
-    interval_ *= 3;
-    next_word_ = Deadline::after(interval_);
-  }
-
- private:
-  WaitFor whom_;
-  std::shared_ptr<const WaitWatch::Shared> watch_;
-  Deadline::Clock::time_point begin_ = Deadline::Clock::now();
-  Deadline next_word_;
-  std::chrono::nanoseconds interval_;
-  bool has_noted_ = false;
 };
 
 }  // namespace detail
@@ -8197,8 +8543,13 @@ struct Scope {
 enum class Ending : std::uint8_t { certain, unknown, never };
 
 class DataNode;
+// What a source has left out.
+struct Skipped {
+  std::uint64_t count = 0;
+  std::vector<std::string> parts{};  // that count as one and may have been many samples, as far as they are told
+};
 // By the source, which is there once where several parts are of one.
-using SkipCounts = std::map<const DataNode*, std::uint64_t>;
+using SkipCounts = std::map<const DataNode*, Skipped>;
 
 // Is a dataset as its operations see it. Never changes; used by many threads at once.
 class DataNode : public std::enable_shared_from_this<DataNode> {
@@ -8630,7 +8981,12 @@ class SourceNode final : public DataNode {
     if constexpr (requires {
                     { source_.skipped() } -> std::convertible_to<std::uint64_t>;
                   }) {
-      if (const std::uint64_t skipped = source_.skipped(); skipped > 0) counts[this] = skipped;
+      if (const std::uint64_t skipped = source_.skipped(); skipped > 0) counts[this].count = skipped;
+    }
+    if constexpr (requires {
+                    { source_.skipped_parts() } -> std::convertible_to<std::vector<std::string>>;
+                  }) {
+      if (auto parts = source_.skipped_parts(); !parts.empty()) counts[this].parts = std::move(parts);
     }
   }
   void take_stock(DataStock& stock) const override {
@@ -8810,9 +9166,6 @@ class Permutation {
 
 // ---- railyard/data/detail/sample_file.hpp
 // A file that holds the samples of a dataset as they are in memory, for caches. Data room.
-
-// ---- railyard/data/detail/sample_shelf.hpp
-// Samples that one of several forked processes makes, and that all of them see. Data room.
 
 // ---- railyard/data/detail/cache_node.hpp
 // Keeps the samples of a dataset in memory or in a file. Data room.
@@ -9402,6 +9755,9 @@ class EpochPosition {
 
   /// Returns the position further on in the same epoch.
   [[nodiscard]] EpochPosition moved_to(std::uint64_t consumed, detail::Place place) const;
+
+  /// Moves on in the same epoch of a dataset that is indexed.
+  void move_to(std::uint64_t consumed) noexcept;
 
   /// The same on all ranks, or as good: that of any rank holds for all. All numbers of 64 bits are text, for no number
   /// of JSON has so many. Throws: DataError if the state of a generator cannot be saved.
@@ -16909,7 +17265,8 @@ class TarShards {
   [[nodiscard]] TarContents contents_to_check() const noexcept;
 
   /// Throws: DataError, unless this may be left out as well, where `before` were. Returns how many there are now.
-  std::uint64_t leave_out(std::uint64_t before, const std::string& message) const;
+  /// is_part: of an archive, not one sample.
+  std::uint64_t leave_out(std::uint64_t before, const std::string& message, bool is_part) const;
 
  private:
   [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const;
@@ -17013,6 +17370,8 @@ class TarSource {
   [[nodiscard]] std::uint64_t fingerprint() const;
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const;
+  /// Names the rests of archives among them.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const;
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const;
@@ -17055,6 +17414,8 @@ class TarStream {
   [[nodiscard]] std::uint64_t fingerprint() const;
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const;
+  /// Names the rests of archives among them.
+  [[nodiscard]] std::vector<std::string> skipped_parts() const;
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const ReaderPlace& place = {}) const;
 
@@ -17284,6 +17645,7 @@ class NpzSource : public ArraySource {
 #endif
 
 #include <zstd.h>
+#include <zstd_errors.h>
 
 namespace railyard::inline v0_1 {
 
@@ -17390,7 +17752,8 @@ struct ImageFolderOptions {
 /// it is asked for, by whoever asks. Folders are listed when they are first needed, and not to change as long as there
 /// is a source of them.
 ///
-/// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be.
+/// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be; of workers that
+/// were forked before, one does that for all.
 /// Example: ry::ImageFolder{"photos/train", {.height = 224, .width = 224}}; ry::ImageFolder{"photos/part-*"}
 class ImageFolder {
  public:
@@ -17421,6 +17784,27 @@ class ImageFolder {
 
     [[nodiscard]] const std::vector<detail::ImageFile>& files();
     [[nodiscard]] detail::ImageFiles list() const;
+    // The places of those that can be decoded.
+    template <class Progress>
+    [[nodiscard]] std::vector<std::int64_t> find_sound(const std::vector<detail::ImageFile>& files,
+                                                       const Progress& progress) const {
+      std::vector<std::int64_t> sound;
+      std::uint64_t damaged = 0;
+      for (std::size_t place = 0; place < files.size(); ++place) {
+        try {
+          (void)decode(files[place]);
+          sound.push_back(static_cast<std::int64_t>(place));
+        } catch (const DataError&) {
+          if (++damaged > options.on_error.max_skips()) throw;
+          skips.raise_to(damaged);
+        }
+        progress();
+      }
+      if (sound.empty()) {
+        throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folders.describe())};
+      }
+      return sound;
+    }
 
     [[nodiscard]] Image decode(const detail::ImageFile& file) const;
 
@@ -17431,6 +17815,7 @@ class ImageFolder {
     std::shared_ptr<const Schema> schema;
     SkipCount skips{};
     std::mutex mutex{};
+    std::optional<detail::SampleShelf> shelf{};  // of which pictures are sound
     detail::ImageFiles found{};
   };
 
@@ -20731,6 +21116,9 @@ template <class T>
 }
 
 [[nodiscard]] std::vector<std::string> gather_texts(Worker& worker, Topic topic, const std::string& mine);
+
+// Gradients are summed in the order of memory, which is another one where this text is.
+[[nodiscard]] std::string order_of(const at::Tensor& tensor);
 
 [[nodiscard]] std::string describe(const NamedTensor& named);
 
@@ -24136,14 +24524,50 @@ class BatchSource {
 
   // Begins, or goes on, in the middle of an epoch.
   virtual void open(const EpochPosition& from) = 0;
-  // The next part, or nothing after the last.
+  // The next part, or nothing after the last. deadline: never, where it waits for nobody.
   [[nodiscard]] virtual std::optional<LoadedPart> next(const Deadline& deadline) = 0;
+  // Whether other threads or processes may keep it waiting: to look at the clock takes time.
+  [[nodiscard]] virtual bool waits_for_others() const noexcept = 0;
   // Lets go of what open() has begun.
   virtual void close() noexcept = 0;
 };
 
 // Reads the samples of the given indices as one batch.
 using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(std::span<const std::size_t> indices)>;
+// Reads samples that follow each other.
+using FetchRange = std::function<std::pair<at::Tensor, at::Tensor>(Range indices)>;
+
+// Asks for samples by their index. Parts are those of an EpochReader, and so are orders where it keeps them as lists,
+// which is what all are here: drawing a place costs more than to read a sample of a tensor.
+class IndexedBatches final : public BatchSource {
+ public:
+  IndexedBatches(Fetch fetch, const BatchShares& shares);
+  // Of samples in their own order.
+  IndexedBatches(FetchRange fetch, const BatchShares& shares);
+
+  void open(const EpochPosition& from) override;
+
+  [[nodiscard]] std::optional<LoadedPart> next(const Deadline& /*deadline*/) override;
+
+  void close() noexcept override {}
+  [[nodiscard]] bool waits_for_others() const noexcept override { return false; }
+
+ private:
+  // Goes on to the next batch. False at the end of the epoch.
+  bool begin_batch();
+
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> read(Range places) const;
+
+  Fetch fetch_{};
+  FetchRange fetch_range_{};  // one of both
+  BatchShares shares_;
+  EpochPosition position_{};  // after the last whole batch
+  std::size_t count_ = 0;
+  std::vector<std::size_t> order_;  // for the first
+  Range batch_{};
+  std::size_t num_parts_ = 0;
+  std::size_t part_ = 0;  // that is read next
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -24547,10 +24971,17 @@ template <class D>
   }
 }
 
+// Throws: ConfigError if the options do not say what a batch is.
+[[nodiscard]] BatchShares checked_shares(const Worker& worker, const LoaderOptions& options, bool is_divided);
+
 // Throws: ConfigError that names the options which are set and that loaders of this kind do not know. what: they go
 // over. remedy: makes a Dataset of it.
 void check_options_without_dataset(const Worker& worker, const LoaderOptions& options, std::string_view what,
                                           std::string_view remedy);
+
+// Says which samples come in which batch, one thing a line: what all ranks must have given alike. A batch that they
+// divide is cut into its micro-batches first, and each of these among them.
+[[nodiscard]] std::string order_of(const LoaderOptions& options, const BatchShares& shares);
 
 // num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well. is_own: other
 // ranks may read something else.
@@ -24560,8 +24991,14 @@ void check_options_without_dataset(const Worker& worker, const LoaderOptions& op
                                         std::function<std::string()> take_stock, const std::string& order,
                                         bool is_own = false);
 
-[[nodiscard]] Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
-                                        const LoaderOptions& options, std::function<std::string()> take_stock = {});
+// fetch: a Fetch or a FetchRange.
+template <class F>
+[[nodiscard]] Loader make_loader(Worker& worker, F fetch, std::size_t num_samples, const LoaderOptions& options,
+                                 std::function<std::string()> take_stock = {}) {
+  const BatchShares shares = checked_shares(worker, options, true);
+  return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
+                     options, std::move(take_stock), order_of(options, shares));
+}
 
 template <class D>
 [[nodiscard]] std::size_t size_of_dataset(const Worker& worker, D& dataset) {
