@@ -232,6 +232,23 @@ TEST_CASE("gzip: a run that is killed goes on in damaged archives, and counts wh
     CHECK(resumed::most_work_to_go_on(bounded, 12, seed, few) < std::uint64_t{1} << 20U);
   }
 }
+
+TEST_CASE("gzip: who goes on behind all damage counts it nevertheless") {
+  const TemporaryFolder folder;
+  const auto count_from = [](const auto& source) {
+    CHECK(source.skipped() == 0);
+    const auto reader = source.open(5, ry::ReaderPlace{.file = 2, .samples = 4, .damaged = 2});
+    CHECK(reader->next(9).rows() == 1);
+    return source.skipped();
+  };
+  const auto files_of = [&](const std::string& last) {
+    return ry::gzip({folder.write("1", wrong_gzip_member("a\nb\nc\nd\n")), folder.write("2", "garbage"),
+                     folder.write("3", gzip_member(last))});
+  };
+  CHECK(count_from(ry::TextLinesStream{files_of("e\nf\n"), {.on_error = ry::OnError::skip()}}) == 2);
+  const std::string archive = tar_files::tar_file("e.txt", "e") + tar_files::tar_file("f.txt", "f");
+  CHECK(count_from(ry::TarStream{files_of(archive), {.text = {"txt"}, .on_error = ry::OnError::skip()}}) == 2);
+}
 #endif
 
 #if RAILYARD_WITH_ZSTD
