@@ -8719,7 +8719,7 @@ auto CacheNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique
 auto CacheNode::samples() const -> const Block& {
     const std::lock_guard lock{mutex_};
     if (samples_) return *samples_;
-    const auto read = [this](const auto& progress) { return read_all(progress); };
+    const auto read = [this](const auto& progress) { return this->read_all(progress); };
     samples_ = shelf_.has_use() ? shelf_.find_or_make(schema(), read) : join(read([] {}));
     return *samples_;
   }

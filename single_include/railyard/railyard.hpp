@@ -17286,7 +17286,7 @@ class CacheNode final : public OrderNode {
   [[nodiscard]] const Block& samples() const {
     const std::lock_guard lock{mutex_};
     if (samples_) return *samples_;
-    const auto read = [this](const auto& progress) { return read_all(progress); };
+    const auto read = [this](const auto& progress) { return this->read_all(progress); };
     samples_ = shelf_.has_use() ? shelf_.find_or_make(schema(), read) : join(read([] {}));
     return *samples_;
   }

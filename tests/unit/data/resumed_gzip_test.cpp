@@ -84,7 +84,8 @@ TEST_CASE("gzip: a run that is killed goes on in the middle of a member, and rea
   CHECK(resumed::most_work_to_go_on(csv, 6, 1) < most_read_again);
 
   folder.write("a.jsonl.gz", member_of(made_lines(6, [](int row) {
-                 return "{\"id\": " + std::to_string(row) + ", \"t\": \"" + std::string(row % 50, 'x') + "\"}\n";
+                 return "{\"id\": " + std::to_string(row) + ", \"t\": \"" +
+                        std::string(static_cast<std::size_t>(row % 50), 'x') + "\"}\n";
                })));
   const auto json = [&] {
     return ry::Dataset{ry::JsonLinesStream{resumed::counted<GzipStream>(folder / "a.jsonl.gz")}};
