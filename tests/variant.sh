@@ -31,6 +31,7 @@ without_descriptors='more connections than this process has descriptors|signs of
 # The leader of several processes forks while it has threads, as does who has one that storage holds, and a lock of the
 # address sanitizer's own allocator may be held in the child then, for ever: seen in one of thirty runs under load.
 forking_leaders='tests: ?(Launched: |Run: a worker that dies is seen and started again while storage)|OnLaunched$'
+forking_leaders+='|Scaling: runs two groups of one process at a time in two threads - ry::Processes'
 
 mkdir -p "$folder"
 case $name in

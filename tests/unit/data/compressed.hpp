@@ -25,7 +25,8 @@ namespace ry = railyard;
 /// Returns lines of two numbers, of which the first ones count from begin to end - 1.
 inline std::string many_rows(int begin, int end) {
   std::string text;
-  for (int row = begin; row < end; ++row) text += std::to_string(row) + "," + std::to_string(row * 7919 % 1000) + "\n";
+  for (int row = begin; row < end; ++row)
+    text += std::to_string(row) + "," + std::to_string(row * 7919LL % 1000) + "\n";
   return text;
 }
 
