@@ -57532,8 +57532,8 @@ inline void seed_apart(Worker& worker) {
   if (worker.world_size() == 1) return;  // the numbers that a program without Railyard would draw
   const std::uint64_t use = (models.built << 32U) + static_cast<std::uint64_t>(worker.rank()) + 1;
   const std::uint64_t seed = derive_seed(worker.seed(), use);
-  if (models.turns(worker.rank()).first == 0) torch::manual_seed(seed);
   const auto [turn, turns] = models.turns(worker.rank());
+  if (turn == 0) torch::manual_seed(seed);
   if (gpu_of_thread() && turns > 1) worker.barrier();  // it has seeded the GPUs of all
   if (turn > 0) seed_gpu(seed);
 }

@@ -15,6 +15,7 @@
 #include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
 
+#include "equal_net.hpp"
 #include "fit.hpp"
 #include "support/catch.hpp"
 #include "support/fake_gpus.hpp"
@@ -44,6 +45,10 @@ using Catch::Matchers::Contains;
 using railyard_test::FakeGpus;
 using railyard_test::has_gpu;
 using railyard_test::TestNccl;
+using test::batch_size;
+using test::equal_net;
+using test::num_samples;
+using test::samples_of;
 
 // Four GPUs, as NVML, CUDA's libraries and LibTorch show them: as many in all tests, for LibTorch counts them once.
 struct FakeDevices {
@@ -66,35 +71,14 @@ ry::Result on_processes(int num_workers, Function function) {
   return test::try_run<TestNccl, ry::Processes>(num_workers, std::move(function));
 }
 
-// With weights that no generator has drawn: a plain loop and all workers begin alike.
-torch::nn::Sequential plain_net() {
-  torch::nn::Sequential net(torch::nn::Linear(6, 9), torch::nn::Tanh(), torch::nn::Linear(9, 3));
-  net->to(torch::kDouble);
-  const torch::NoGradGuard no_grad;
-  double phase = 0;
-  for (auto& parameter : net->parameters()) {
-    const auto places = torch::arange(parameter.numel()).to(torch::kDouble) * 1.7 + (phase += 0.9);
-    parameter.copy_(places.sin().mul(0.4).view(parameter.sizes()));
-  }
-  return net;
-}
-
-constexpr std::int64_t num_samples = 53;  // in batches of 16 the last has 5: with 7 workers, two of them have none
-constexpr std::int64_t batch_size = 16;
-
-std::pair<torch::Tensor, torch::Tensor> all_samples() {
-  const auto data = (torch::arange(num_samples * 6).to(torch::kDouble) * 0.37).sin().view({num_samples, 6});
-  return {data, torch::arange(num_samples) * 7 % 3};
-}
-
 torch::Tensor weights_of(const torch::nn::Sequential& net) {
   return torch::nn::utils::parameters_to_vector(net->parameters()).detach().cpu();
 }
 
 torch::Tensor trained_alone(double max_norm) {
-  auto net = plain_net();
+  auto net = equal_net(torch::kDouble);
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
-  const auto [data, target] = all_samples();
+  const auto [data, target] = samples_of(torch::kDouble);
   for (int epoch = 0; epoch < 2; ++epoch) {
     for (std::int64_t begin = 0; begin < num_samples; begin += batch_size) {
       const std::int64_t end = std::min(begin + batch_size, num_samples);
@@ -108,7 +92,7 @@ torch::Tensor trained_alone(double max_norm) {
 }
 
 torch::nn::Sequential net_on(torch::Device home) {
-  auto net = plain_net();
+  auto net = equal_net(torch::kDouble);
   net->to(home);
   return net;
 }
@@ -118,7 +102,7 @@ void train(ry::Worker& worker, torch::nn::Sequential& net, Optimizer& optimizer,
            const Clip& clip) {
   const torch::Device home = ry::device(worker);
   auto loader = ry::prepare_loader(
-      worker, all_samples(),
+      worker, samples_of(torch::kDouble),
       {.global_batch_size = batch_size, .shuffle = false, .drives_step = true, .micro_batches = micro_batches});
   for (int epoch = 0; epoch < 2; ++epoch) {
     optimizer.zero_grad();
@@ -329,7 +313,8 @@ TEST_CASE("cuda: processes that fail go on with equal bits, what their GPUs draw
             layers->to(home);
             return layers;
           });
-          auto loader = ry::prepare_loader(worker, all_samples(), {.global_batch_size = 8, .drives_step = true});
+          auto loader =
+              ry::prepare_loader(worker, samples_of(torch::kDouble), {.global_batch_size = 8, .drives_step = true});
           torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
           ry::TorchRandom random;
           ry::TrainState state{worker,
