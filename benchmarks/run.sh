@@ -26,9 +26,13 @@ done
 find_pytorch() {
   packages=${RAILYARD_LIBTORCH:+$(dirname "$RAILYARD_LIBTORCH")}
   packages=${packages:-$root/build/pytorch}
-  if [ "$packages" = "$root/build/pytorch" ] && [ ! -e "$packages/complete" ]; then
-    echo "Installing PyTorch into $packages (5 GB)"
-    python3 -m pip install --quiet --target "$packages" torch && touch "$packages/complete"
+  if [ "$packages" = "$root/build/pytorch" ]; then
+    if [ ! -e "$packages/complete" ]; then
+      echo "Installing PyTorch into $packages (5 GB)"
+      python3 -m pip install --quiet --target "$packages" torch && touch "$packages/complete"
+    fi
+    # PyTorch's distributed checkpoints need it, and do not ask for it.
+    [ -e "$packages/numpy" ] || python3 -m pip install --quiet --target "$packages" numpy
   fi
   if PYTHONPATH=$packages python3 -W ignore -c 'import torch.distributed as d; assert d.is_gloo_available()'; then
     libtorch=$packages/torch

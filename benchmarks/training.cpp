@@ -222,6 +222,23 @@ void print_shares(const std::string& step, const ry::Metrics& ours) {
              ours.at("wait").number(), ours.at("communication").number(), ours.at("optimizer").number());
 }
 
+// Microseconds that it takes to measure where the time of a step has gone: a look at the clock at each of the borders
+// that a step has between its parts.
+double measuring_us() {
+  constexpr int borders = 12;
+  constexpr int num_steps = 100'000;
+  ry::detail::StepClock clock;
+  using Part = ry::detail::StepClock::Part;
+  clock.enter(Part::compute);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int step = 0; step < num_steps; ++step) {
+    for (int border = 0; border < borders; ++border) clock.enter(border % 2 == 0 ? Part::wait : Part::communication);
+    clock.count_step(1);
+  }
+  const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+  return time.count() / num_steps;
+}
+
 void print_ratios(const std::string& step, const Times& us) {
   std::map<std::string, double> medians;
   for (const auto& [name, times] : us) {
@@ -234,6 +251,7 @@ void print_ratios(const std::string& step, const Times& us) {
   fmt::print("{}.ours_over_best_lone {:.3f} ratio\n", step, medians["ours"] / best);
   fmt::print("{}.barrier_over_best_lone {:.3f} ratio\n", step, medians["barrier"] / best);
   if (us.count("ddp") > 0) fmt::print("{}.ddp_over_ours {:.3f} ratio\n", step, medians["ddp"] / medians["ours"]);
+  fmt::print("{}.measuring_percent {:.3f} percent\n", step, 100 * measuring_us() / medians["ours"]);
   std::fflush(stdout);
 }
 

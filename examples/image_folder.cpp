@@ -52,11 +52,7 @@ void augment(const ry::Sample& in, ry::SampleWriter& out, ry::SampleRandom& rand
 ry::ConfusionMatrix evaluate(ry::Worker& worker, Net& net, ry::Loader& loader, std::size_t classes) {
   const torch::NoGradGuard no_grad;
   ry::ConfusionMatrix found{classes};
-  for (const auto& batch : loader) {
-    if (batch.size() == 0) continue;  // another worker's sample, given to keep this one in step
-    const auto guesses = net->forward(batch.data).argmax(1);
-    found.add(ry::values<std::int64_t>(guesses), ry::values<std::int64_t>(batch.target));
-  }
+  for (const auto& batch : loader) found.add(net->forward(batch.data), batch);
   return worker.reduce(found);
 }
 

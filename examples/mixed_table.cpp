@@ -36,11 +36,9 @@ Scores evaluate(ry::Worker& worker, torch::nn::Linear& model, ry::Loader& loader
   const torch::NoGradGuard no_grad;
   Scores scores;
   for (const auto& batch : loader) {
-    if (batch.size() == 0) continue;  // another worker's sample, given to keep this one in step
-    const auto chances = torch::sigmoid(model(batch.data)).squeeze(1).contiguous();
-    const auto hits = (chances > 0.5).eq(batch.target).sum().item<std::int64_t>();
-    scores.auc.add(ry::values<float>(chances), ry::values<std::int64_t>(batch.target));
-    scores.accuracy.add_counts(static_cast<std::uint64_t>(hits), batch.size());
+    const auto chances = torch::sigmoid(model(batch.data));
+    scores.auc.add(chances, batch);
+    scores.accuracy.add(torch::cat({1 - chances, chances}, 1), batch);
   }
   return {worker.reduce(scores.auc), worker.reduce(scores.accuracy)};
 }

@@ -21,14 +21,11 @@ struct Net : torch::nn::Module {
   torch::nn::Linear hidden{nullptr}, output{nullptr};
 };
 
-double accuracy(ry::Worker& worker, Net& net, ry::Loader& loader) {
+double test_accuracy(ry::Worker& worker, Net& net, ry::Loader& loader) {
   const torch::NoGradGuard no_grad;
-  ry::Mean correct;
-  for (const auto& batch : loader) {
-    const auto hits = net.forward(batch.data).argmax(1).eq(batch.target).sum().item<double>();
-    correct.add_sum(hits, static_cast<double>(batch.size()));
-  }
-  return worker.mean(correct);  // the sum over all workers, divided by the number of samples: equal on every rank
+  ry::Accuracy accuracy;
+  for (const auto& batch : loader) accuracy.add(net.forward(batch.data), batch);
+  return worker.reduce(accuracy).value();  // of the samples of all workers: equal on every rank
 }
 
 void train(ry::Worker& worker) {
@@ -46,9 +43,9 @@ void train(ry::Worker& worker) {
       auto value = torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
       value.backward();  // every .grad is now the mean over the global batch
       optimizer.step();
-      loss.add(value.item<double>(), static_cast<double>(batch.size()));
+      loss.add(value, batch);
     }
-    worker.report({{"epoch", epoch}, {"loss", worker.mean(loss)}, {"accuracy", accuracy(worker, *net, test)}},
+    worker.report({{"epoch", epoch}, {"loss", worker.mean(loss)}, {"accuracy", test_accuracy(worker, *net, test)}},
                   state);  // a checkpoint, written while training goes on
   }
 }

@@ -60,8 +60,7 @@ ry::Accuracy predict(const ry::Checkpoint& checkpoint, const ry::Dataset& sample
   ry::Accuracy accuracy;
   for (const auto& step : ry::EpochReader{samples.transform(preprocessing), {.global_batch_size = 256}}) {
     const ry::Batch batch{step.block, samples.label()};
-    const auto hits = net.forward(batch.data).argmax(1).eq(batch.target).sum().item<std::int64_t>();
-    accuracy.add_counts(static_cast<std::uint64_t>(hits), batch.size());
+    accuracy.add(net.forward(batch.data), batch);
   }
   return accuracy;
 }

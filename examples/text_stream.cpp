@@ -10,6 +10,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <csignal>
 
 namespace ry = railyard;
@@ -38,6 +41,18 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
+// Lines to train with, and to test with. Of the former now and then one is in capitals: in each epoch others, and the
+// same ones whatever the number of workers and threads.
+std::array<ry::Dataset, 2> lines_of(const std::string& path) {
+  const auto [training, test] = ry::split(ry::Dataset{ry::TextLinesSource{path}}, {0.9, 0.1}, /*seed=*/1);
+  return {training.map([](const ry::Sample& in, ry::SampleWriter& out, ry::SampleRandom& random) {
+            std::string line{in.text("text")};
+            if (random.chance(0.02)) std::transform(line.begin(), line.end(), line.begin(), ::toupper);
+            out.set("text", line);
+          }),
+          test};
+}
+
 // Makes windows of each line. For each of its characters the network is to guess the next one.
 ry::Dataset windows_of(const ry::Dataset& lines) {
   const std::int64_t width = length;
@@ -65,7 +80,7 @@ torch::Tensor loss_of(Net& net, const ry::Batch& batch) {
 double evaluate(ry::Worker& worker, Net& net, ry::Loader& loader) {
   const torch::NoGradGuard no_grad;
   ry::Perplexity perplexity;
-  for (const auto& batch : loader) perplexity.add(loss_of(net, batch).item<double>(), batch.size() * length);
+  for (const auto& batch : loader) perplexity.add(loss_of(net, batch), batch);
   return worker.reduce(perplexity).value();
 }
 
@@ -83,7 +98,7 @@ void train(ry::Worker& worker) {
       auto loss = loss_of(net, batch);
       loss.backward();
       optimizer.step();
-      seen.add(loss.item<double>(), batch.size() * length);
+      seen.add(loss, batch);
       if (worker.attempt() == 0 && epoch == 2 && seen.tokens() > 200 * length && worker.rank() == 1)
         std::raise(SIGKILL);
     }
@@ -99,7 +114,7 @@ void train(ry::Worker& worker) {
 
 int main(int argc, char** argv) try {
   const std::string path = argc > 1 ? argv[1] : "/usr/share/common-licenses/*GPL-3";
-  const auto [training_lines, test_lines] = ry::split(ry::Dataset{ry::TextLinesSource{path}}, {0.9, 0.1}, /*seed=*/1);
+  const auto [training_lines, test_lines] = lines_of(path);
   const ry::Dataset training_set = windows_of(training_lines.shuffle()).shuffle_window(256);
 
   ry::Trainer<ry::Gloo, ry::Processes> trainer{train,

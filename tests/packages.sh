@@ -51,6 +51,14 @@ check "root" "$(need 0 no libone-dev python3)" "went on" "status 0"
 check "the calls of root" "$(<"$work/calls")" "--no-install-recommends libone-dev"
 # What there is already is found by a user as well.
 check "a user who misses nothing" "$(need 1000 no libfmt-dev libgloo-dev libopenblas0-pthread)" "went on" "status 0"
+# So is it by a compiler that is named with words before it, as ccache is.
+check "a user with two words in CXX" "$(CXX='env g++' need 1000 no libfmt-dev)" "went on" "status 0"
+# A CXX that names no program is no reason to install anything.
+for user in 1000 0; do
+  said=$(CXX='no-such-compiler' need $user no libfmt-dev g++)
+  check "a user without the compiler of CXX" "$said" 'CXX is "no-such-compiler"' "status 1"
+  if [ -s "$work/calls" ]; then printf 'For a CXX that names no program were called\n%s\n' "$(<"$work/calls")" && exit 1; fi
+done
 # A compiler that is too old is named as such.
 for compiler in g++ g++-12 g++-13 g++-14; do command_of_ours $compiler 'echo 11'; done
 old=$(PATH=$work:$PATH CXX='' bash -c 'source tools/packages.sh && cxx=$(railyard_cxx) && echo went on' 2>&1) || true

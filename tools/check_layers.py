@@ -41,12 +41,16 @@ COMPILER = {"cxxabi.h"}  # part of every C++ compiler on Linux
 # Headers whose behaviour the named test file of another name covers.
 TESTED_ELSEWHERE = {
     "railyard.hpp": "every example and consumer includes it",
+    "core/device_line.hpp": "an interface alone: tests/unit/torch/cuda_overlap_test.cpp",
     "core/host_memory.hpp": "an interface alone: tests/unit/collectives/shared_memory_test.cpp",
     "core/rank_connector.hpp": "an interface alone: tests/unit/workers/rank_lines_test.cpp",
     "core/side_line.hpp": "an interface alone: tests/unit/torch/overlap_test.cpp",
     "core/stateful.hpp": "a concept alone: tests/unit/core/mean_test.cpp",
     "core/store.hpp": "an interface alone: tests/unit/workers",
     "checkpoint/manifest.hpp": "plain data: tests/unit/checkpoint/checkpoint_test.cpp",
+    "data/csv_source_options.hpp": "plain data: tests/unit/data/csv_source_test.cpp",
+    "data/json_lines_source_options.hpp": "plain data: tests/unit/data/json_lines_source_test.cpp",
+    "data/tar_source_options.hpp": "plain data: tests/unit/data/tar_source_test.cpp",
     "core/version.hpp": "tests/compile_fail and tests/consumers",
     "core/world.hpp": "plain data",
     "train/scaling_config.hpp": "tests/unit/train/run_config_test.cpp",

@@ -2,7 +2,7 @@
 # Sourced by the scripts: finds out which packages are missing and installs them where it may. Names are Debian's and
 # Ubuntu's; whatever is there by other means counts as installed.
 
-railyard_has_header() { echo "#include <$1>" | "$(railyard_cxx 2>/dev/null)" -E -x c++ -std=c++20 - >/dev/null 2>&1; }
+railyard_has_header() { echo "#include <$1>" | railyard_compile -E -x c++ -std=c++20 - >/dev/null 2>&1; }
 
 # Can the compiler link a program with its sanitizers?
 railyard_has_sanitizers() {
@@ -13,12 +13,17 @@ railyard_has_sanitizers() {
   return $status
 }
 
-# Prints the C++ compiler to use: CXX, or the first g++ that is new enough. Fails, with a word, if there is none.
+# Prints the C++ compiler to use: CXX, which may have words before it ("ccache g++"), or the first g++ that is new
+# enough. Fails, with a word, if there is none.
 railyard_cxx() {
   local candidate version
   if [ -n "${CXX:-}" ]; then
-    echo "$CXX"
-    return
+    if command -v "$CXX" >/dev/null || command -v "${CXX%% *}" >/dev/null; then
+      echo "$CXX"
+      return
+    fi
+    echo "CXX is \"$CXX\", which is no program here: let it name a compiler for C++20, or unset it" >&2
+    return 1
   fi
   for candidate in g++ g++-14 g++-13 g++-12; do
     version=$("$candidate" -dumpversion 2>/dev/null) || continue
@@ -29,6 +34,15 @@ railyard_cxx() {
   done
   echo "A g++ of version 12 or newer is needed, or another compiler for C++20 named by CXX. On Debian or Ubuntu: sudo apt-get install g++-12" >&2
   return 1
+}
+
+# Calls that compiler.
+railyard_compile() {
+  local cxx words
+  cxx=$(railyard_cxx) || return
+  words=("$cxx")
+  command -v "$cxx" >/dev/null || read -ra words <<<"$cxx"
+  "${words[@]}" "$@"
 }
 
 railyard_has() {
@@ -63,6 +77,8 @@ railyard_as_root() {
 # installed if one of them cannot be.
 railyard_need() {
   local package missing=() as_root log
+  # Installing what is there already would not help.
+  if [ -n "${CXX:-}" ]; then railyard_cxx >/dev/null || exit 1; fi
   for package in "$@"; do
     railyard_has "$package" && continue
     # An old g++ is no reason to replace it.

@@ -35,6 +35,10 @@ std::string compose_pieces(std::string_view pattern, std::initializer_list<Piece
   return fmt::vformat(pattern, fmt::format_args{arguments, count});
 }
 
+double quotient(double part, double whole) noexcept {
+  return part == 0 && whole == 0 ? std::numeric_limits<double>::quiet_NaN() : part / whole;
+}
+
 }
 }
 
@@ -183,7 +187,7 @@ auto Accuracy::merge(const Accuracy& other) noexcept -> void {
 
 auto Accuracy::reset() noexcept -> void { sums_ = {}; }
 
-auto Accuracy::value() const noexcept -> double { return sums_[0] / sums_[1]; }
+auto Accuracy::value() const noexcept -> double { return detail::quotient(sums_[0], sums_[1]); }
 
 auto Accuracy::correct() const noexcept -> std::uint64_t { return static_cast<std::uint64_t>(sums_[0]); }
 
@@ -219,7 +223,7 @@ auto Auc::value() const noexcept -> double {
       below += negative(bin);
       positives += positive(bin);
     }
-    return pairs / (positives * below);
+    return detail::quotient(pairs, positives * below);
   }
 
 auto Auc::error_bound() const noexcept -> double {
@@ -231,7 +235,7 @@ auto Auc::error_bound() const noexcept -> double {
       negatives += negative(bin);
       positives += positive(bin);
     }
-    return in_one_bin / (2 * positives * negatives);
+    return detail::quotient(in_one_bin, 2 * positives * negatives);
   }
 
 auto Auc::sums() noexcept -> std::span<double> { return counts_; }
@@ -456,6 +460,12 @@ std::string boot_id() {
   return id;
 }
 
+std::string pid_namespace() {
+  char name[64];
+  const ssize_t size = ::readlink("/proc/self/ns/pid", name, sizeof name);
+  return {name, static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
+}
+
 std::size_t physical_memory() noexcept {
   return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
          static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -596,8 +606,9 @@ auto Column::take(std::span<const std::size_t> rows) const -> Column {
 
 Block::Block() : schema_(std::make_shared<const Schema>()) {}
 
-Block::Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, std::vector<std::uint64_t> ids) : schema_(std::move(schema)), columns_(std::move(columns)), ids_(std::move(ids)) {
-    bool fits = columns_.size() == schema_->size();
+Block::Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, std::vector<std::uint64_t> ids,
+        std::vector<std::uint64_t> siblings) : schema_(std::move(schema)), columns_(std::move(columns)), ids_(std::move(ids)), siblings_(std::move(siblings)) {
+    bool fits = columns_.size() == schema_->size() && (siblings_.empty() || siblings_.size() == ids_.size());
     for (const Column& column : columns_) fits = fits && column.rows() == ids_.size();
     if (fits) return;
     throw ConfigError{detail::compose("a Block of the columns {} was given {} columns for {} samples, not all as long",
@@ -612,12 +623,22 @@ auto Block::column(std::string_view name) const -> const Column& { return column
 
 auto Block::ids() const noexcept -> std::span<const std::uint64_t> { return ids_; }
 
+auto Block::siblings() const noexcept -> std::span<const std::uint64_t> { return siblings_; }
+
+auto Block::sibling(std::size_t row) const noexcept -> std::uint64_t { return siblings_.empty() ? 0 : siblings_[row]; }
+
+auto Block::with(std::shared_ptr<const Schema> schema, std::vector<Column> columns) const -> Block {
+    return {std::move(schema), std::move(columns), ids_, siblings_};
+  }
+
 auto Block::slice(std::size_t begin, std::size_t end) const -> Block {
     Block part;
     part.schema_ = schema_;
     for (const Column& column : columns_) part.columns_.push_back(column.slice(begin, end));
-    part.ids_.assign(ids_.begin() + static_cast<std::ptrdiff_t>(begin),
-                     ids_.begin() + static_cast<std::ptrdiff_t>(end));
+    const auto first = static_cast<std::ptrdiff_t>(begin);
+    const auto last = static_cast<std::ptrdiff_t>(end);
+    part.ids_.assign(ids_.begin() + first, ids_.begin() + last);
+    if (!siblings_.empty()) part.siblings_.assign(siblings_.begin() + first, siblings_.begin() + last);
     return part;
   }
 
@@ -626,6 +647,9 @@ auto Block::take(std::span<const std::size_t> rows) const -> Block {
     part.schema_ = schema_;
     for (const Column& column : columns_) part.columns_.push_back(column.take(rows));
     for (const std::size_t row : rows) part.ids_.push_back(ids_[row]);
+    for (const std::size_t row : rows) {
+      if (!siblings_.empty()) part.siblings_.push_back(siblings_[row]);
+    }
     return part;
   }
 
@@ -705,7 +729,7 @@ auto ConfusionMatrix::accuracy() const noexcept -> double {
       correct += at(label, label);
       samples += support(label);
     }
-    return correct / samples;
+    return detail::quotient(correct, samples);
   }
 
 auto ConfusionMatrix::value() const noexcept -> double { return accuracy(); }
@@ -1083,7 +1107,7 @@ auto Mean::merge(const Mean& other) noexcept -> void { add_sum(other.sum_, other
 
 auto Mean::reset() noexcept -> void { *this = Mean{}; }
 
-auto Mean::value() const noexcept -> double { return sum_ / weight_; }
+auto Mean::value() const noexcept -> double { return detail::quotient(sum_, weight_); }
 
 auto Mean::state() const -> State {
     State state{{"sum", sum_}, {"weight", weight_}};
@@ -1114,7 +1138,7 @@ auto Perplexity::reset() noexcept -> void { sums_ = {}; }
 
 auto Perplexity::value() const noexcept -> double { return std::exp(mean_loss()); }
 
-auto Perplexity::mean_loss() const noexcept -> double { return sums_[0] / sums_[1]; }
+auto Perplexity::mean_loss() const noexcept -> double { return detail::quotient(sums_[0], sums_[1]); }
 
 auto Perplexity::tokens() const noexcept -> std::uint64_t { return static_cast<std::uint64_t>(sums_[1]); }
 
@@ -1447,6 +1471,20 @@ auto Files::set_direct(int fd, bool is_direct) -> int {
 auto Files::write_back(int fd, std::size_t begin, std::size_t size, bool waits) -> int {
     const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
     return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
+  }
+
+auto Files::is_of_this_host(int fd) -> bool {
+    constexpr std::array local{0xEF53L,       // ext2, ext3 and ext4
+                               0x58465342L,   // XFS
+                               0x9123683EL,   // Btrfs
+                               0xF2F52010L,   // F2FS
+                               0x2FC12FC1L,   // ZFS
+                               0x794C7630L,   // overlays of containers
+                               0x01021994L,   // tmpfs
+                               0x858458F6L};  // ramfs
+    struct statfs status {};
+    if (::fstatfs(fd, &status) != 0) return false;
+    return std::find(local.begin(), local.end(), static_cast<long>(status.f_type)) != local.end();
   }
 
 auto Files::sync(int fd) -> int { return ::fsync(fd); }
@@ -2736,11 +2774,15 @@ auto PartFiles::try_fill(int fd, const PartBytes& bytes, bool may_be_direct, Crc
       const auto piece = bytes.read(begin, std::min(piece_bytes, bytes.size() - begin));
       for (std::size_t done = 0; done < piece.size();) {
         auto left = piece.subspan(done);
-        if (is_direct && !is_of_blocks(left)) is_direct = files_.set_direct(fd, false) != 0;
+        if (is_direct && !is_of_blocks(left)) {
+          if (files_.set_direct(fd, false) != 0) return FailedCall{"fcntl", errno};
+          is_direct = false;
+        }
         if (is_direct) left = left.first(left.size() / direct_block_bytes * direct_block_bytes);
         const ssize_t written = uninterrupted([&] { return files_.write(fd, left.data(), left.size()); });
         if (written < 0 && errno == EINVAL && is_direct) {  // blocks are larger here
-          is_direct = files_.set_direct(fd, false) != 0;
+          if (files_.set_direct(fd, false) != 0) return FailedCall{"fcntl", errno};
+          is_direct = false;
           continue;
         }
         if (written <= 0) return FailedCall{"write", written == 0 ? EIO : errno};
@@ -3397,6 +3439,16 @@ auto Arguments::all_gather(const ConstBuffer& in, const Buffer& out) const -> Si
     return signature;
   }
 
+auto Arguments::all_gather_in_place(const ConstBuffer& in, const Buffer& out) const -> Signature {
+    const auto* own =
+        static_cast<const std::byte*>(out.data) + in.size_bytes() * static_cast<std::size_t>(world_->rank);
+    if (in.data != own) return all_gather(in, out);
+    const Signature signature{.operation = Operation::all_gather, .dtype = in.dtype, .count = in.count};
+    types(signature, in, out);
+    times_size(signature, "out", out.count, "in", in.count);
+    return signature;
+  }
+
 auto Arguments::all_gather_uneven(const ConstBuffer& in, const Buffer& out,
                                             std::span<const std::size_t> counts) const -> Signature {
     Signature signature{.operation = Operation::all_gather_uneven, .dtype = in.dtype, .count = out.count};
@@ -3486,13 +3538,17 @@ auto Arguments::memory(const Signature& signature, const ConstBuffer& buffer, st
     }
   }
 
-auto Arguments::pair(const Signature& signature, const ConstBuffer& in, const Buffer& out) const -> void {
+auto Arguments::types(const Signature& signature, const ConstBuffer& in, const Buffer& out) const -> void {
     memory(signature, in, "in");
     memory(signature, out, "out");
     if (in.dtype != out.dtype) {
       refuse(signature,
              compose("in is {} and out is {}; they must be of one dtype", name_of(in.dtype), name_of(out.dtype)));
     }
+  }
+
+auto Arguments::pair(const Signature& signature, const ConstBuffer& in, const Buffer& out) const -> void {
+    types(signature, in, out);
     const auto* in_begin = static_cast<const std::byte*>(in.data);
     const auto* out_begin = static_cast<const std::byte*>(out.data);
     if (in.count == 0 || out.count == 0) return;
@@ -3525,6 +3581,8 @@ auto Arguments::reduction(const Signature& signature) const -> void {
     }
   }
 
+AwakeTime::AwakeTime(Time looked) noexcept : looked_(looked) {}
+
 auto AwakeTime::is_over(const Deadline& deadline, Time now) noexcept -> bool {
     if (deadline.is_never()) return false;
     now = std::max(now, deadline.begin());
@@ -3532,15 +3590,40 @@ auto AwakeTime::is_over(const Deadline& deadline, Time now) noexcept -> bool {
       looked_ = deadline.begin();
       lost_ = std::chrono::nanoseconds{0};
     }
-    lost_ += std::max<std::chrono::nanoseconds>(now - looked_ - most, std::chrono::nanoseconds{0});
+    const std::chrono::nanoseconds counts = most + std::exchange(busy_, std::chrono::nanoseconds{0});
+    lost_ += std::max<std::chrono::nanoseconds>(now - looked_ - counts, std::chrono::nanoseconds{0});
     looked_ = std::max(looked_, now);
     return now - lost_ >= deadline.time();
   }
+
+auto AwakeTime::be_busy(std::chrono::nanoseconds at_most) noexcept -> void { busy_ = at_most; }
 
 auto AwakeTime::until_next_look(const Deadline& deadline) const noexcept -> std::chrono::nanoseconds {
     if (deadline.is_never()) return slice;
     const std::chrono::nanoseconds left = deadline.time() - (looked_ - lost_);
     return std::clamp<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{0}, slice);
+  }
+
+auto CommonAwakeTime::look(const Deadline& deadline) -> Look {
+    if (deadline.is_never()) return {false, AwakeTime::slice};
+    if (deadline.begin() == deadline.time()) return {true, {}};
+    const std::lock_guard lock{mutex_};
+    AwakeTime& time = time_of(deadline);
+    const bool is_over = time.is_over(deadline);
+    return {is_over, time.until_next_look(deadline)};
+  }
+
+auto CommonAwakeTime::time_of(const Deadline& deadline) -> AwakeTime& {
+    Entry* oldest = entries_.data();
+    for (Entry& entry : entries_) {
+      if (entry.used > 0 && entry.deadline == deadline.time()) {
+        entry.used = ++num_uses_;
+        return entry.time;
+      }
+      if (entry.used < oldest->used) oldest = &entry;
+    }
+    *oldest = {.deadline = deadline.time(), .used = ++num_uses_, .time = AwakeTime{Deadline::Clock::now()}};
+    return oldest->time;
   }
 
 LocalHub::LocalHub(int size) : size_(size), references_(size), seats_(to_index(size)), mailboxes_(to_index(size) * to_index(size)) {}
@@ -5080,6 +5163,8 @@ Sample::Sample(const Block& block, std::size_t row) noexcept : block_(&block), r
 
 auto Sample::id() const noexcept -> std::uint64_t { return block_->ids()[row_]; }
 
+auto Sample::sibling() const noexcept -> std::uint64_t { return block_->sibling(row_); }
+
 auto Sample::schema() const noexcept -> const Schema& { return block_->schema(); }
 
 auto Sample::number(ColumnKey key) const -> double {
@@ -5116,6 +5201,44 @@ auto Sample::refuse(std::size_t column, std::string_view as) const -> void {
                                       field.is_text ? "characters of text" : name_of(field.dtype))};
   }
 
+}
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest) noexcept {
+  std::array<std::uint64_t, 4> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
+  }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
+}
+
+std::vector<std::size_t> ordered_indices(std::size_t count) {
+  std::vector<std::size_t> indices(count);
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  return indices;
+}
+
+std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed) {
+  std::vector<std::size_t> indices = ordered_indices(count);
+  Draws draws{seed};
+  for (std::size_t left = count; left > 1; --left) std::swap(indices[left - 1], indices[draws.below(left)]);
+  return indices;
+}
+
+}
+}
+
+namespace railyard::inline v0_1 {
+
 auto SampleWriter::set(ColumnKey key, const char* text) -> void { set(key, std::string_view{text}); }
 
 auto SampleWriter::set(ColumnKey key, const std::string& text) -> void { set(key, std::string_view{text}); }
@@ -5131,8 +5254,10 @@ BlockBuilder::BlockBuilder(std::shared_ptr<const Schema> schema, std::size_t row
     }
   }
 
-auto BlockBuilder::add(std::uint64_t id) -> SampleWriter& {
+auto BlockBuilder::add(std::uint64_t id, std::uint64_t sibling) -> SampleWriter& {
     check_complete();
+    if (sibling != 0) siblings_.resize(ids_.size());
+    if (sibling != 0 || !siblings_.empty()) siblings_.push_back(sibling);
     ids_.push_back(id);
     return writer_;
   }
@@ -5154,6 +5279,7 @@ auto BlockBuilder::check_complete() const -> void {
 
 auto BlockBuilder::drop_last() -> void {
     ids_.pop_back();
+    if (!siblings_.empty()) siblings_.pop_back();
     for (Part& part : columns_) {
       if (part.ends.size() > ids_.size()) part.ends.pop_back();
       part.bytes.resize(part.ends.empty() ? 0 : part.ends.back());
@@ -5183,7 +5309,7 @@ auto BlockBuilder::build() -> Block {
         columns.emplace_back(std::move(bytes), ids_.size(), field.width() * size_of(field.dtype));
       }
     }
-    return Block{schema_, std::move(columns), std::exchange(ids_, {})};
+    return Block{schema_, std::move(columns), std::exchange(ids_, {}), std::exchange(siblings_, {})};
   }
 
 auto BlockBuilder::match(const std::shared_ptr<const Schema>& other) -> void {
@@ -5219,12 +5345,11 @@ SampleList::SampleList(BlockBuilder& builder, const Block& block, std::size_t ro
 
 auto SampleList::add() -> SampleWriter& {
     finish();
-    has_one_ = true;
-    return builder_->add(block_->ids()[row_]);
+    return builder_->add(block_->ids()[row_], detail::derive_seed(block_->sibling(row_), ++num_made_));
   }
 
 auto SampleList::finish() -> void {
-    if (!has_one_) return;
+    if (num_made_ == 0) return;
     builder_->complete_from(*block_, row_);
     builder_->check_complete();
   }
@@ -5235,6 +5360,72 @@ void SampleWriter::set(ColumnKey key, std::string_view text) {
   if (!field.is_text) throw ConfigError{detail::compose("column \"{}\" is numbers and was set to text", field.name)};
   builder_->put(column, std::as_bytes(std::span{text}));
 }
+
+}
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+auto Fingerprint::add(std::uint64_t number) noexcept -> void { value_ = mix_bits(value_ ^ mix_bits(number)); }
+
+auto Fingerprint::add(double number) noexcept -> void { add(std::bit_cast<std::uint64_t>(number)); }
+
+auto Fingerprint::add(std::span<const std::byte> bytes) noexcept -> void { add(digest_of(bytes)); }
+
+auto Fingerprint::add(std::string_view text) noexcept -> void { add(std::as_bytes(std::span{text})); }
+
+auto Fingerprint::add_files(const std::vector<std::string>& paths) -> void {
+    constexpr std::size_t most = 64;
+    add(paths);
+    const std::size_t looked_at = std::min(paths.size(), most);
+    for (std::size_t at = 0; at < looked_at; ++at) {
+      const std::string& path = paths[at * paths.size() / looked_at];
+      struct stat status {};
+      if (::stat(path.c_str(), &status) != 0) throw DataError{compose("{}: {}", path, explain_errno(errno))};
+      add(static_cast<std::uint64_t>(status.st_size));
+      add(static_cast<std::uint64_t>(status.st_mtim.tv_sec));
+      add(static_cast<std::uint64_t>(status.st_mtim.tv_nsec));
+    }
+  }
+
+std::uint64_t fingerprint_of(const std::type_info& type) noexcept {
+  Fingerprint fingerprint;
+  fingerprint.add(std::string_view{type.name()});
+  return fingerprint.value();
+}
+
+std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept {
+  if (policy.stops_at_once()) return 0;
+  Fingerprint fingerprint;
+  fingerprint.add(policy.max_skips());
+  fingerprint.add(limit);
+  return fingerprint.value();
+}
+
+}
+}
+
+namespace railyard::inline v0_1 {
+
+auto SkipCount::count() const noexcept -> std::uint64_t { return shared_->count.load(std::memory_order_relaxed); }
+
+auto SkipCount::raise_to(std::uint64_t count) const noexcept -> void {
+    std::uint64_t seen = shared_->count.load(std::memory_order_relaxed);
+    while (seen < count && !shared_->count.compare_exchange_weak(seen, count, std::memory_order_relaxed)) {
+    }
+  }
+
+auto SkipCount::name(const std::string& what) const -> void {
+    constexpr std::size_t most = 8;
+    const std::lock_guard lock{shared_->mutex};
+    std::vector<std::string>& names = shared_->names;
+    if (names.size() < most && std::find(names.begin(), names.end(), what) == names.end()) names.push_back(what);
+  }
+
+auto SkipCount::names() const -> std::vector<std::string> {
+    const std::lock_guard lock{shared_->mutex};
+    return shared_->names;
+  }
 
 }
 
@@ -5570,21 +5761,6 @@ std::size_t column_of_option(std::string_view where, std::string_view option, co
       compose("{}: {}: there is no column \"{}\": there are {}{}", where, option, name, schema.names(), hint)};
 }
 
-std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest) noexcept {
-  std::array<std::uint64_t, 4> words{};
-  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
-  while (!bytes.empty()) {
-    const std::size_t size = std::min(bytes.size(), sizeof words);
-    if (size < sizeof words) words = {};
-    std::memcpy(words.data(), bytes.data(), size);
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-    bytes = bytes.subspan(size);
-  }
-  digest = 0;
-  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
-  return digest;
-}
-
 StreamDamage::StreamDamage(const std::string& message, bool is_over) : DataError(message), is_over_(is_over) {}
 
 auto StreamDamage::add_got(std::size_t bytes) noexcept -> void { got_ += bytes; }
@@ -5639,13 +5815,18 @@ FileBytes::FileBytes(std::string path, std::uint64_t from) : path_(std::move(pat
     struct stat status {};
     const bool is_open = file_.is_open() && ::fstat(file_.get(), &status) == 0;
     if (is_open && !S_ISDIR(status.st_mode)) {
-      stamp_ = {static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+      stamp_ = stamp_of(status);
       return;
     }
     const int error = is_open ? EISDIR : errno;
     std::error_code no_error;
     throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path_,
                             std::filesystem::current_path(no_error).string(), explain_errno(error))};
+  }
+
+auto FileBytes::stamp_now() const noexcept -> FileStamp {
+    struct stat status {};
+    return ::fstat(file_.get(), &status) == 0 ? stamp_of(status) : FileStamp{};
   }
 
 auto FileBytes::read(char* to, std::size_t size) -> std::size_t {
@@ -5670,6 +5851,10 @@ auto FileBytes::read_at(std::uint64_t offset, char* to, std::size_t size) const 
     throw DataError{compose("reading \"{}\" at byte {} failed: {}", path_, offset + got, explain_errno(errno))};
   }
 
+auto FileBytes::stamp_of(const struct stat& status) noexcept -> FileStamp {
+    return {static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  }
+
 bool has_only_carriage_returns(std::string_view text, bool is_whole) noexcept {
   if (text.ends_with('\n')) text.remove_suffix(1);
   if (text.ends_with('\r')) text.remove_suffix(1);
@@ -5684,16 +5869,32 @@ bool has_only_carriage_returns(std::string_view text, bool is_whole) noexcept {
   return false;
 }
 
-std::string_view fault_of_beginning(std::string_view text, bool is_whole) noexcept {
-  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return "it is UTF-16 text: save it as UTF-8";
-  if (text.starts_with("\x1F\x8B")) {
+std::string_view compression_of(std::string_view text) noexcept {
+  if (text.starts_with("\x1F\x8B")) return "gzip";
+  return text.starts_with("\x28\xB5\x2F\xFD") ? "zstd" : "";
+}
+
+std::string_view fault_of_compression(std::string_view text) noexcept {
+  if (compression_of(text) == "gzip") {
     return "it is compressed by gzip: read it with a ...Stream of ry::gzip(paths), which is in railyard/data/gzip.hpp "
            "and needs zlib (Debian: zlib1g-dev)";
   }
-  if (text.starts_with("\x28\xB5\x2F\xFD")) {
+  if (compression_of(text) == "zstd") {
     return "it is compressed by zstd: read it with a ...Stream of ry::zstd(paths), which is in railyard/data/zstd.hpp "
            "and needs libzstd (Debian: libzstd-dev)";
   }
+  return {};
+}
+
+std::string_view fault_of_beginning(std::string_view text, bool is_whole) noexcept {
+  const auto is_nul = [&](std::size_t at) { return text[at] == '\0'; };
+  const bool is_wide = text.size() >= 4 && is_nul(0) == is_nul(2) && is_nul(1) == is_nul(3) && is_nul(0) != is_nul(1);
+  if (is_wide || text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    return "it is UTF-16 text: save it as UTF-8";
+  }
+  if (text.starts_with("PK\x03\x04")) return "it is a zip archive, as .xlsx is as well: save what is in it as text";
+  if (text.starts_with("PAR1\x15")) return "it is a Parquet file: write it as CSV, as by pandas, and read that";
+  if (const auto fault = fault_of_compression(text); !fault.empty()) return fault;
   if (has_only_carriage_returns(text, is_whole)) {
     return "its lines end with a carriage return alone, as on old Macs: convert it, as by tr '\\r' '\\n' < old > new";
   }
@@ -5713,7 +5914,7 @@ std::uint64_t line_at(ByteStream& stream, std::uint64_t offset) {
   return line;
 }
 
-CompressedInput::CompressedInput(const std::string& path) : path_(path), file_(path), piece_(room_for(file_, std::size_t{64} << 10)) {}
+CompressedInput::CompressedInput(const std::string& path, std::string_view kind) : path_(path), kind_(kind), file_(path), piece_(room_for(file_, std::size_t{64} << 10)) {}
 
 auto CompressedInput::next() -> std::string_view {
     const std::size_t got = file_.read(piece_.data(), piece_.size());
@@ -5743,7 +5944,13 @@ auto CompressedInput::go_to(const CompressedPlace& place) -> std::optional<std::
   }
 
 auto CompressedInput::fail(std::string_view what, std::size_t left, bool is_over) const -> void {
-    throw StreamDamage{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what), is_over};
+    std::array<char, 4> first{};
+    const std::string_view kind = compression_of({first.data(), file_.read_at(0, first.data(), first.size())});
+    const bool is_other = !kind.empty() && kind != kind_;
+    throw StreamDamage{
+        compose("{}: byte {} of the compressed file: {}{}", path_, read_ - left, what,
+                is_other ? compose(": it is compressed by {}: read it with ry::{}(paths)", kind, kind) : std::string{}),
+        is_over};
   }
 
 auto CompressedInput::before(std::uint64_t offset) const -> std::string {
@@ -5751,72 +5958,6 @@ auto CompressedInput::before(std::uint64_t offset) const -> std::string {
     bytes.resize(file_.read_at(offset - bytes.size(), bytes.data(), bytes.size()));
     return bytes;
   }
-
-auto Fingerprint::add(std::uint64_t number) noexcept -> void { value_ = mix_bits(value_ ^ mix_bits(number)); }
-
-auto Fingerprint::add(double number) noexcept -> void { add(std::bit_cast<std::uint64_t>(number)); }
-
-auto Fingerprint::add(std::span<const std::byte> bytes) noexcept -> void { add(digest_of(bytes)); }
-
-auto Fingerprint::add(std::string_view text) noexcept -> void { add(std::as_bytes(std::span{text})); }
-
-auto Fingerprint::add_files(const std::vector<std::string>& paths) -> void {
-    constexpr std::size_t most = 64;
-    add(paths);
-    const std::size_t looked_at = std::min(paths.size(), most);
-    for (std::size_t at = 0; at < looked_at; ++at) {
-      const std::string& path = paths[at * paths.size() / looked_at];
-      struct stat status {};
-      if (::stat(path.c_str(), &status) != 0) throw DataError{compose("{}: {}", path, explain_errno(errno))};
-      add(static_cast<std::uint64_t>(status.st_size));
-      add(static_cast<std::uint64_t>(status.st_mtim.tv_sec));
-      add(static_cast<std::uint64_t>(status.st_mtim.tv_nsec));
-    }
-  }
-
-std::uint64_t fingerprint_of(const std::type_info& type) noexcept {
-  Fingerprint fingerprint;
-  fingerprint.add(std::string_view{type.name()});
-  return fingerprint.value();
-}
-
-std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept {
-  if (policy.stops_at_once()) return 0;
-  Fingerprint fingerprint;
-  fingerprint.add(policy.max_skips());
-  fingerprint.add(limit);
-  return fingerprint.value();
-}
-
-}
-}
-
-namespace railyard::inline v0_1 {
-
-auto SkipCount::count() const noexcept -> std::uint64_t { return shared_->count.load(std::memory_order_relaxed); }
-
-auto SkipCount::raise_to(std::uint64_t count) const noexcept -> void {
-    std::uint64_t seen = shared_->count.load(std::memory_order_relaxed);
-    while (seen < count && !shared_->count.compare_exchange_weak(seen, count, std::memory_order_relaxed)) {
-    }
-  }
-
-auto SkipCount::name(const std::string& what) const -> void {
-    constexpr std::size_t most = 8;
-    const std::lock_guard lock{shared_->mutex};
-    std::vector<std::string>& names = shared_->names;
-    if (names.size() < most && std::find(names.begin(), names.end(), what) == names.end()) names.push_back(what);
-  }
-
-auto SkipCount::names() const -> std::vector<std::string> {
-    const std::lock_guard lock{shared_->mutex};
-    return shared_->names;
-  }
-
-}
-
-namespace railyard::inline v0_1 {
-namespace detail {
 
 TextHead::TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
     fill(room_for(*bytes_, std::size_t{64} << 10));
@@ -5830,8 +5971,8 @@ TextHead::TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(
 
 auto TextHead::text() const noexcept -> const char* { return buffer_.data() + begin_; }
 
-auto TextHead::grow() -> void {
-    fill(size_ * 2);
+auto TextHead::grow(std::size_t most) -> void {
+    fill(std::max(size_ + 1, std::min(size_ * 2, most)));
     end_line();
   }
 
@@ -5935,6 +6076,24 @@ void check_csv_options(const CsvSourceOptions& options) {
   }
 }
 
+std::string fault_of_csv_header(const CsvCutter& cutter) {
+  const std::size_t end = cutter.end(0);
+  if (cutter.is_unclosed() && cutter.records().size() == 1) return "a quote of the header is never closed";
+  if (const auto& misplaced = cutter.misplaced_quotes(); !misplaced.empty() && misplaced.front() < end) {
+    return "the header has a quote that does not enclose a whole name: quote the name and double the quotes inside it, "
+           "or set .quote to '\\0'";
+  }
+  const std::string_view header{cutter.text() + cutter.begin(0), end - cutter.begin(0)};
+  if (find_invalid_utf8(header) < header.size()) return "the header is not UTF-8 text: convert the file, as by iconv";
+  if (header.find('\0') != std::string_view::npos) return "the header has a NUL in it: the file is no text";
+  return {};
+}
+
+void check_csv_header(const CsvCutter& cutter, const std::string& file) {
+  const std::string fault = fault_of_csv_header(cutter);
+  if (!fault.empty()) throw DataError{compose("{}:1: {}", file, fault)};
+}
+
 std::vector<std::string> csv_names(const CsvCutter& cutter, char quote, bool has_names) {
   std::vector<std::string> names(cutter.records().front().num_fields);
   for (std::size_t at = 0; at < names.size(); ++at) {
@@ -6002,12 +6161,20 @@ void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
   if (!label.empty()) (void)column_of_option(plan.file, ".label", *plan.schema, label, hint);
 }
 
+bool has_csv_records(const CsvSourceOptions& options, const TextHead& head) {
+  if (!head.is_whole()) return true;
+  CsvCutter cutter{options.delimiter, options.quote};
+  cutter.cut(head.text(), head.size(), true);
+  return cutter.records().size() > (options.has_header ? 1 : 0) || cutter.is_unclosed();
+}
+
 std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
                                                                   const std::string& file, TextHead& head) {
   check_csv_options(options);
   auto plan = std::make_shared<CsvPlan>();
   plan->options = options;
   plan->file = file;
+  plan->is_empty_missing = plan->is_missing({});
   for (const std::string& text : options.missing) {
     double number = 0;
     if (parse_number(text, number) == NumberFault::none && number == number) plan->is_number_missing = true;
@@ -6017,6 +6184,7 @@ std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
     cutter.cut(head.text(), head.size(), head.is_whole());
     return cutter.records().size();
   });
+  if (!cutter.records().empty() && options.has_header) check_csv_header(cutter, file);
   if (!cutter.records().empty()) plan->header = csv_names(cutter, options.quote, options.has_header);
   plan->hint = delimiter_hint(cutter, options.delimiter);
   if (!options.names.empty()) {
@@ -6065,6 +6233,10 @@ auto NumberLanes::same(char lane) noexcept -> __m128i {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+RecordFaults::RecordFaults(std::size_t from) : from_(from) {}
+
+auto RecordFaults::alike() const -> RecordFaults { return RecordFaults{from_}; }
+
 auto RecordFaults::empty() const noexcept -> bool { return records_.empty(); }
 
 auto RecordFaults::records() -> const std::vector<std::size_t>& {
@@ -6089,7 +6261,7 @@ auto CsvParser::parse(RecordFaults& faults) -> std::vector<Column> {
     columns.reserve(plan_->places.size());
     std::size_t num_damaged = 0;
     for (std::size_t at = 0; at < plan_->places.size(); ++at) {
-      RecordFaults wrong;
+      RecordFaults wrong = faults.alike();
       columns.push_back(read_column((*plan_->schema)[at], plan_->places[at], wrong));
       for (const std::size_t record : wrong.records()) {
         ++num_damaged;
@@ -6338,10 +6510,14 @@ auto FileIndexDraft::add_records(std::uint64_t count) noexcept -> void { records
 
 auto FileIndexDraft::mark_damaged(std::uint64_t record) -> void { damaged_.push_back(record); }
 
-auto FileIndexDraft::add_long_record(std::uint64_t begin) -> void {
-    mark_damaged(records_);
+auto FileIndexDraft::add_record_apart(std::uint64_t begin) -> void {
     places_.push_back({begin, records_});
     ++records_;
+  }
+
+auto FileIndexDraft::add_long_record(std::uint64_t begin) -> void {
+    mark_damaged(records_);
+    add_record_apart(begin);
   }
 
 auto FileIndexDraft::is_far_from_next_place(std::uint64_t num_records, std::uint64_t end) const noexcept -> bool {
@@ -6416,7 +6592,7 @@ std::string text_of_long_record(const std::string& file, std::uint64_t offset, s
 }
 
 std::size_t bytes_of(const Block& block) noexcept {
-  std::size_t bytes = block.rows() * sizeof(std::uint64_t);
+  std::size_t bytes = (block.rows() + block.siblings().size()) * sizeof(std::uint64_t);
   for (const Column& column : block.columns()) {
     bytes += column.bytes().size() + (column.is_ragged() ? column.rows() * sizeof(std::uint64_t) : 0);
   }
@@ -6461,9 +6637,13 @@ Block take(const Block& block, std::span<const std::size_t> rows) {
   if (is_contiguous(rows)) return block.slice(rows.front(), rows.back() + 1);
   std::vector<Column> columns;
   std::vector<std::uint64_t> ids;
+  std::vector<std::uint64_t> siblings;
   for (const Column& column : block.columns()) columns.push_back(take(column, rows));
   for (const std::size_t row : rows) ids.push_back(block.ids()[row]);
-  return {block.shared_schema(), std::move(columns), std::move(ids)};
+  if (!block.siblings().empty()) {
+    for (const std::size_t row : rows) siblings.push_back(block.siblings()[row]);
+  }
+  return {block.shared_schema(), std::move(columns), std::move(ids), std::move(siblings)};
 }
 
 Column join_columns(std::span<const Block> blocks, std::size_t column) {
@@ -6491,6 +6671,19 @@ Column join_columns(std::span<const Block> blocks, std::size_t column) {
   return {std::move(bytes), rows, rows == 0 ? 0 : size / rows};
 }
 
+bool have_siblings(std::span<const Block> blocks) noexcept {
+  return std::any_of(blocks.begin(), blocks.end(), [](const Block& block) { return !block.siblings().empty(); });
+}
+
+std::vector<std::uint64_t> join_siblings(std::span<const Block> blocks) {
+  std::vector<std::uint64_t> siblings;
+  if (!have_siblings(blocks)) return siblings;
+  for (const Block& block : blocks) {
+    for (std::size_t row = 0; row < block.rows(); ++row) siblings.push_back(block.sibling(row));
+  }
+  return siblings;
+}
+
 Block join_copies(std::span<const Block> blocks) {
   std::vector<Column> columns;
   for (std::size_t column = 0; column < blocks.front().columns().size(); ++column) {
@@ -6498,7 +6691,7 @@ Block join_copies(std::span<const Block> blocks) {
   }
   std::vector<std::uint64_t> ids;
   for (const Block& block : blocks) ids.insert(ids.end(), block.ids().begin(), block.ids().end());
-  return {blocks.front().shared_schema(), std::move(columns), std::move(ids)};
+  return {blocks.front().shared_schema(), std::move(columns), std::move(ids), join_siblings(blocks)};
 }
 
 Block join(std::span<const Block> blocks) {
@@ -6554,7 +6747,11 @@ Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows) {
   std::vector<std::uint64_t> ids;
   ids.reserve(rows.size());
   for (const RowOfPart& row : rows) ids.push_back(parts[row.part].ids()[row.row]);
-  return {schema, std::move(columns), std::move(ids)};
+  std::vector<std::uint64_t> siblings;
+  if (have_siblings(parts)) {
+    for (const RowOfPart& row : rows) siblings.push_back(parts[row.part].sibling(row.row));
+  }
+  return {schema, std::move(columns), std::move(ids), std::move(siblings)};
 }
 
 Block no_samples(const std::shared_ptr<const Schema>& schema) {
@@ -6573,7 +6770,7 @@ Block with_ids_from(const Block& block, std::uint64_t first) {
   if (first == 0) return block;
   std::vector<std::uint64_t> ids;
   for (const std::uint64_t id : block.ids()) ids.push_back(first + id);
-  return {block.shared_schema(), block.columns(), std::move(ids)};
+  return {block.shared_schema(), block.columns(), std::move(ids), {block.siblings().begin(), block.siblings().end()}};
 }
 
 auto WaitWatch::Shared::why_over(WaitFor whom) const -> std::string {
@@ -6622,6 +6819,11 @@ auto WaitWatch::of_thread() noexcept -> std::shared_ptr<const Shared>& {
 
 auto WaitWatch::say_aloud(const std::string& text) noexcept -> void { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
 
+auto WaitWatch::tell(const std::string& text) -> void {
+    const auto watch = of_thread();
+    watch != nullptr ? watch->say(text) : say_aloud(text);
+  }
+
 WatchedThread::WatchedThread(const WaitWatch& watch) : before_(std::exchange(WaitWatch::of_thread(), watch.shared())) {}
 
 WatchedThread::~WatchedThread() { WaitWatch::of_thread() = std::move(before_); }
@@ -6642,7 +6844,9 @@ SampleShelf::SampleShelf(std::string_view doing) noexcept : doing_(doing), proce
     const WriteSignalGuard<SIGXFSZ> guard;
     if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
     void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-    if (base != MAP_FAILED) header_ = ::new (base) Header;
+    if (base == MAP_FAILED) return;
+    header_ = ::new (base) Header;
+    header_->token = derive_seed(static_cast<std::uint64_t>(monotonic_ns()), static_cast<std::uint64_t>(process_));
   }
 
 SampleShelf::~SampleShelf() {
@@ -6653,6 +6857,34 @@ auto SampleShelf::has_use() const noexcept -> bool {
     struct stat status {};
     return header_ != nullptr && ::getpid() != process_ && ::fstat(file_.get(), &status) == 0 &&
            status.st_ino == status_.st_ino && status.st_dev == status_.st_dev;
+  }
+
+auto SampleShelf::address() const -> std::string {
+    return header_ == nullptr ? "" : compose("{} {} {}", ::getpid(), file_.get(), header_->token);
+  }
+
+auto SampleShelf::take_other(const std::string& address) -> bool {
+    std::istringstream words{address};
+    pid_t process = 0;
+    int number = -1;
+    std::uint64_t token = 0;
+    if (!(words >> process >> number >> token)) return false;
+    Descriptor file{::open(compose("/proc/{}/fd/{}", process, number).c_str(), O_RDWR | O_CLOEXEC)};
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0 || status.st_size < off_t{header_bytes}) return false;
+    void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (base == MAP_FAILED) return false;
+    auto* header = std::launder(static_cast<Header*>(base));
+    if (header->token != token) {  // it is another file by now
+      ::munmap(base, header_bytes);
+      return false;
+    }
+    if (header_ != nullptr) ::munmap(header_, header_bytes);
+    header_ = header;
+    file_ = std::move(file);
+    status_ = status;
+    process_ = 0;  // so that this one has a use for it, too
+    return true;
   }
 
 SampleShelf::Turn::Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience) : shelf_(&shelf) {
@@ -6730,6 +6962,9 @@ auto SampleShelf::write(std::span<const Block> parts) const -> bool {
       header_->rows += part.rows();
       if (!put(part.ids().data(), part.ids().size_bytes())) return false;
     }
+    const std::vector<std::uint64_t> siblings = join_siblings(parts);
+    header_->num_siblings = siblings.size();
+    if (!put(siblings.data(), siblings.size() * sizeof(std::uint64_t))) return false;
     for (std::size_t column = 0; column < parts.front().columns().size(); ++column) {
       at = aligned(at);
       std::uint64_t end = 0;
@@ -6779,6 +7014,7 @@ auto SampleShelf::open(const std::shared_ptr<const Schema>& schema) const -> std
       return values;
     };
     std::vector<std::uint64_t> ids = numbers(rows);
+    std::vector<std::uint64_t> siblings = numbers(header_->num_siblings == 0 ? 0 : rows);
     std::vector<Column> columns;
     for (const Field& field : *schema) {
       at = aligned(at);
@@ -6789,7 +7025,7 @@ auto SampleShelf::open(const std::shared_ptr<const Schema>& schema) const -> std
       at += !field.is_ragged() ? rows * each : (ends->empty() ? 0 : ends->back());
       columns.push_back(field.is_ragged() ? Column{bytes, std::move(ends)} : Column{bytes, rows, each});
     }
-    return Block{schema, std::move(columns), std::move(ids)};
+    return Block{schema, std::move(columns), std::move(ids), std::move(siblings)};
   }
 
 auto BraceExpansion::of(const std::string& text) -> std::vector<std::string> {
@@ -7004,12 +7240,17 @@ auto CsvFormat::plan(const Options& options, const std::string& file,
     return detail::make_csv_plan(options, file, head);
   }
 
+auto CsvFormat::has_records(const Options& options, const detail::TextHead& head) -> bool {
+    return detail::has_csv_records(options, head);
+  }
+
 auto CsvFormat::header_size(const Plan& plan, const std::string& file,
                                                               const char* text, std::size_t size, bool is_end) -> std::optional<std::size_t> {
     if (!plan.options.has_header) return 0;
     detail::CsvCutter cutter{plan.options.delimiter, plan.options.quote};
     cutter.cut(text, size, is_end);
     if (cutter.records().empty()) return is_end ? std::optional{size} : std::nullopt;
+    detail::check_csv_header(cutter, file);
     const auto names = detail::csv_names(cutter, plan.options.quote, true);
     for (std::size_t at = 0; at < std::max(names.size(), plan.header.size()); ++at) {
       const std::string here = at < names.size() ? names[at] : "nothing";
@@ -7121,6 +7362,7 @@ auto DataStock::add_operation(std::string_view name, std::uint64_t settings) -> 
       all->add(name);
       all->add(settings);
     }
+    if (name.starts_with(split_name)) ++num_splits_;
     if (++num_operations_ <= most_things) operations_ += compose("o {:x} {}\n", settings, printable_of(name));
   }
 
@@ -7132,6 +7374,8 @@ auto DataStock::add_settings(std::uint64_t settings) noexcept -> void {
 auto DataStock::add_preprocessor(std::shared_ptr<const AnyPreprocessor> preprocessor) -> void {
     preprocessors_.push_back(std::move(preprocessor));
   }
+
+auto DataStock::add_cache(std::string path) -> void { caches_.push_back(std::move(path)); }
 
 auto DataStock::add_files(std::vector<std::string> paths) -> void { files_.push_back(std::move(paths)); }
 
@@ -7331,6 +7575,10 @@ auto MemoryBudget::has_room(std::size_t bytes) const noexcept -> bool { return u
 
 auto MemoryBudget::most_ahead() const noexcept -> std::size_t { return bound_ - bound_ / 4; }
 
+auto MemoryBudget::add_to_windows(std::size_t bytes) noexcept -> std::size_t { return windows_.fetch_add(bytes) + bytes; }
+
+auto MemoryBudget::take_from_windows(std::size_t bytes) noexcept -> void { windows_.fetch_sub(bytes); }
+
 MemoryShare::MemoryShare(MemoryBudget& budget, std::size_t bytes) noexcept : budget_(&budget) { resize(bytes); }
 
 MemoryShare::MemoryShare(MemoryShare&& other) noexcept : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -7457,6 +7705,11 @@ auto PlaceCursor::since(std::size_t at) const -> Place {
     return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
   }
 
+auto PlaceCursor::rest() -> Place {
+    const std::size_t begin = std::exchange(at_, place_.size());
+    return since(begin);
+  }
+
 auto PlaceCursor::check_all_taken() const -> void {
     if (at_ != place_.size()) refuse();
   }
@@ -7560,19 +7813,6 @@ auto TaskPool::stop() noexcept -> void {
     helpers_.clear();
   }
 
-std::vector<std::size_t> ordered_indices(std::size_t count) {
-  std::vector<std::size_t> indices(count);
-  std::iota(indices.begin(), indices.end(), std::size_t{0});
-  return indices;
-}
-
-std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed) {
-  std::vector<std::size_t> indices = ordered_indices(count);
-  Draws draws{seed};
-  for (std::size_t left = count; left > 1; --left) std::swap(indices[left - 1], indices[draws.below(left)]);
-  return indices;
-}
-
 }
 }
 
@@ -7600,7 +7840,15 @@ auto SampleRandom::chance(double probability) noexcept -> bool { return uniform(
 namespace railyard::inline v0_1 {
 namespace detail {
 
-auto Scope::block_bytes() const noexcept -> std::size_t { return std::max<std::size_t>(budget->bound() / 32, 1); }
+auto Scope::block_bytes() const noexcept -> std::size_t {
+    return std::max<std::size_t>(budget->bound() / 32 / num_streams, 1);
+  }
+
+auto Scope::divided(std::size_t streams) const noexcept -> Scope {
+    Scope scope = *this;
+    scope.num_streams *= std::max<std::size_t>(streams, 1);
+    return scope;
+  }
 
 DataNode::DataNode(std::shared_ptr<const Schema> schema) : schema_(std::move(schema)) {}
 
@@ -7616,6 +7864,19 @@ auto RowGauge::saw(std::size_t rows, std::size_t bytes) noexcept -> void {
     if (rows == 0) return;
     bytes_per_row_ = std::max({bytes_per_row_, bytes / rows, std::size_t{1}});
     rows_ = std::clamp<std::size_t>(block_bytes_ / bytes_per_row_, 1, std::min<std::size_t>(4 * rows_, most_rows));
+  }
+
+SharedRowGauge::SharedRowGauge(std::size_t block_bytes) noexcept : gauge_(block_bytes) {}
+
+auto SharedRowGauge::part_of(std::size_t rows) const -> std::size_t {
+    const std::lock_guard lock{mutex_};
+    const std::size_t parts = std::max<std::size_t>((rows + gauge_.rows() / 2) / gauge_.rows(), 1);
+    return (rows + parts - 1) / parts;
+  }
+
+auto SharedRowGauge::saw(std::size_t rows, std::size_t bytes) -> void {
+    const std::lock_guard lock{mutex_};
+    gauge_.saw(rows, bytes);
   }
 
 OrderedStage::OrderedStage(const Scope& scope, std::function<std::optional<Work>()> plan, bool keeps_empty) : scope_(scope), plan_(std::move(plan)), keeps_empty_(keeps_empty) {}
@@ -7635,9 +7896,24 @@ auto OrderedStage::next() -> Chunk {
       const std::size_t bytes = bytes_of(block);
       largest_ = std::max({largest_, bytes, std::size_t{1}});
       first.share.resize(bytes);
-      if (!block.empty() || keeps_empty_) return {std::move(block), std::move(first.place), std::move(first.share)};
+      if (!first.continues) given_ = 0;
+      const std::uint64_t before = std::exchange(given_, given_ + block.rows());
+      go_on(first);
+      if (!block.empty() || keeps_empty_) {
+        return {std::move(block), std::move(first.place), std::move(first.share), before};
+      }
     }
     return {};
+  }
+
+auto OrderedStage::go_on(Pending& done) -> void {
+    if (!done.rest) return;
+    const auto rest = done.rest();
+    if (!rest) return;
+    auto task = scope_.pool->submit(done.compute);
+    MemoryShare share{*scope_.budget, *rest + largest_};
+    pending_.push_front(
+        {std::move(task), done.place, std::move(share), std::move(done.compute), std::move(done.rest), true});
   }
 
 auto OrderedStage::fill() -> void {
@@ -7655,7 +7931,9 @@ auto OrderedStage::fill() -> void {
       const std::size_t input = work->input.bytes();
       work->input = {};
       MemoryShare share{*scope_.budget, input + std::max(input, largest_)};
-      pending_.push_back({scope_.pool->submit(std::move(work->compute)), std::move(work->place), std::move(share)});
+      auto again = work->rest ? work->compute : nullptr;
+      pending_.push_back({scope_.pool->submit(std::move(work->compute)), std::move(work->place), std::move(share),
+                          std::move(again), std::move(work->rest), work->continues});
     }
   }
 
@@ -7910,9 +8188,26 @@ auto SourceStream::place_now() const -> Place {
     return place;
   }
 
+auto PartLimit::stops(std::size_t rows_done, std::size_t bytes) noexcept -> bool {
+    if (rows_done == 0 || bytes < most_bytes) return false;
+    rows = rows_done;
+    return true;
+  }
+
 BlockOpNode::BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation) : DataNode(std::move(schema)), upstream_(std::move(upstream)), operation_(std::move(operation)) {}
 
-auto BlockOpNode::apply(const Block& block, const EpochKey& key) const -> Block { return operation_.apply(block, key); }
+auto BlockOpNode::over(NodePtr other) const -> NodePtr {
+    return std::make_shared<const BlockOpNode>(std::move(other), schema(), operation_);
+  }
+
+auto BlockOpNode::apply(const Block& block, const EpochKey& key, PartLimit& limit) const -> Block {
+    return operation_.apply(block, key, limit);
+  }
+
+auto BlockOpNode::apply(const Block& block, const EpochKey& key) const -> Block {
+    PartLimit none;
+    return apply(block, key, none);
+  }
 
 auto BlockOpNode::count() const -> std::optional<std::uint64_t> {
     return keeps_count() ? upstream_->count() : std::nullopt;
@@ -7933,6 +8228,8 @@ auto BlockOpNode::id_span() const -> std::uint64_t { return upstream_->id_span()
 auto BlockOpNode::depth() const -> std::uint64_t { return upstream_->depth() + 1; }
 
 auto BlockOpNode::count_skipped(SkipCounts& counts) const -> void { upstream_->count_skipped(counts); }
+
+auto BlockOpNode::visit_shelves(const ShelfVisit& visit) const -> void { upstream_->visit_shelves(visit); }
 
 auto BlockOpNode::take_stock(DataStock& stock) const -> void {
     upstream_->take_stock(stock);
@@ -7964,7 +8261,7 @@ auto OperationChain::after(const NodePtr& begin, NodePtr node) -> std::optional<
     OperationChain chain{std::move(node)};
     while (chain.base != begin) {
       auto operation = std::dynamic_pointer_cast<const BlockOpNode>(chain.base);
-      if (operation == nullptr || !operation->keeps_count()) return std::nullopt;
+      if (operation == nullptr) return std::nullopt;
       chain.base = operation->upstream();
       chain.operations.push_back(std::move(operation));
     }
@@ -7972,20 +8269,98 @@ auto OperationChain::after(const NodePtr& begin, NodePtr node) -> std::optional<
     return chain;
   }
 
+auto OperationChain::keeps_count() const noexcept -> bool {
+    return std::all_of(operations.begin(), operations.end(), [](const auto& one) { return one->keeps_count(); });
+  }
+
 auto OperationChain::apply(Block block, const EpochKey& key) const -> Block {
     for (const auto& operation : operations) block = operation->apply(block, key);
     return block;
   }
 
+OperationGauges::OperationGauges(std::size_t operations, std::size_t block_bytes) : block_bytes_(std::max<std::size_t>(2 * block_bytes / (operations + 1), 1)), whole_(block_bytes) {
+    for (std::size_t one = 0; one < operations; ++one) each_.emplace_back(block_bytes_);
+  }
+
+auto OperationGauges::limit() const noexcept -> PartLimit { return {2 * block_bytes_}; }
+
+OperationRun::OperationRun(std::shared_ptr<const OperationChain> chain, std::shared_ptr<OperationGauges> gauges,
+               const EpochKey& key, Block input) : chain_(std::move(chain)),
+        gauges_(std::move(gauges)),
+        key_(key),
+        num_rows_(input.rows()),
+        inputs_(chain_->operations.size()),
+        made_(inputs_.size()) {
+    inputs_.front() = std::move(input);
+  }
+
+auto OperationRun::next() -> Block {
+    while (const std::size_t with_input = last_with_input()) {
+      const std::size_t at = with_input - 1;
+      Block out = apply(at);
+      if (with_input == inputs_.size()) {
+        if (last_with_input() == 0) note_end();
+        return out;
+      }
+      inputs_[with_input] = std::move(out);
+    }
+    note_end();
+    return {};
+  }
+
+auto OperationRun::rest() const -> std::optional<std::size_t> {
+    if (last_with_input() == 0) return std::nullopt;
+    std::size_t bytes = 0;
+    for (const Block& input : inputs_) bytes += bytes_of(input);
+    return bytes;
+  }
+
+auto OperationRun::last_with_input() const noexcept -> std::size_t {
+    std::size_t count = inputs_.size();
+    while (count > 0 && inputs_[count - 1].empty()) --count;
+    return count;
+  }
+
+auto OperationRun::apply(std::size_t at) -> Block {
+    Block& input = inputs_[at];
+    std::size_t rows = (*gauges_)[at].part_of(input.rows());
+    PartLimit limit = gauges_->limit();
+    Block out = chain_->operations[at]->apply(input.slice(0, rows), key_, limit);
+    rows = std::min(rows, limit.rows);
+    input = rows == input.rows() ? Block{} : input.slice(rows, input.rows());
+    const std::size_t bytes = bytes_of(out);
+    (*gauges_)[at].saw(rows, bytes);
+    made_[at] += bytes;
+    return out;
+  }
+
+auto OperationRun::note_end() -> void { gauges_->whole().saw(num_rows_, *std::max_element(made_.begin(), made_.end())); }
+
+OperationPlan::OperationPlan(std::shared_ptr<const OperationChain> chain, const Scope& scope, PlaceCursor& from) : input_(chain->base->open(scope, from)),
+        gauges_(std::make_shared<OperationGauges>(chain->operations.size(), scope.block_bytes())),
+        chain_(std::move(chain)),
+        scope_(scope) {}
+
+auto OperationPlan::next() -> std::optional<Work> {
+    if (chunk_.block.empty()) {
+      chunk_ = input_->next();
+      if (chunk_.block.empty()) return std::nullopt;
+      continues_ = chunk_.before > 0;
+    }
+    const std::size_t rows = gauges_->whole().part_of(chunk_.block.rows());
+    const bool is_last = rows == chunk_.block.rows();
+    Block part = is_last ? std::exchange(chunk_.block, {}) : chunk_.block.slice(0, rows);
+    if (!is_last) chunk_.block = chunk_.block.slice(rows, chunk_.block.rows());
+    MemoryShare share = is_last ? std::move(chunk_.share) : MemoryShare{*scope_.budget, bytes_of(part)};
+    const auto run = std::make_shared<OperationRun>(chain_, gauges_, scope_.key, std::move(part));
+    return Work{[run] { return run->next(); }, chunk_.place, std::move(share), [run] { return run->rest(); },
+                std::exchange(continues_, true)};
+  }
+
 std::unique_ptr<ChunkStream> BlockOpNode::open(const Scope& scope, PlaceCursor& from) const {
   auto chain = std::make_shared<const OperationChain>(OperationChain::of(shared_from_this(), false));
-  const std::shared_ptr<ChunkStream> input = chain->base->open(scope, from);
-  return std::make_unique<OrderedStage>(scope, [chain, input, key = scope.key]() -> std::optional<Work> {
-    Chunk chunk = input->next();
-    if (chunk.block.empty()) return std::nullopt;
-    return Work{[chain, key, block = std::move(chunk.block)]() mutable { return chain->apply(std::move(block), key); },
-                std::move(chunk.place), std::move(chunk.share)};
-  });
+  const auto plan = std::make_shared<OperationPlan>(std::move(chain), scope, from);
+  return std::make_unique<OrderedStage>(scope, [plan] { return plan->next(); });
 }
 
 RowReader::RowReader(const NodePtr& node, const Scope& scope, PlaceCursor& from) : node_(node), scope_(scope), used_(static_cast<std::size_t>(from.next())) {
@@ -7995,7 +8370,7 @@ RowReader::RowReader(const NodePtr& node, const Scope& scope, PlaceCursor& from)
   }
 
 auto RowReader::append_place(Place& place) const -> void {
-    place.push_back(used_);
+    place.push_back(chunk_.before + used_);
     place.insert(place.end(), chunk_.place.begin(), chunk_.place.end());
   }
 
@@ -8055,11 +8430,14 @@ auto RowReader::advance() -> bool {
 
 HeldWindow::HeldWindow(const Scope& scope, std::string name) : scope_(scope), name_(std::move(name)) {}
 
+HeldWindow::~HeldWindow() { scope_.budget->take_from_windows(bytes_); }
+
 auto HeldWindow::load(RowReader& rows, std::size_t most) -> void {
     parts_.clear();
     starts_.clear();
     shares_.clear();
-    rows_ = bytes_ = 0;
+    scope_.budget->take_from_windows(std::exchange(bytes_, 0));
+    rows_ = 0;
     while (rows_ < most) {
       Block part = rows.some(most - rows_);
       if (part.empty()) break;
@@ -8091,12 +8469,13 @@ auto HeldWindow::sizes(std::size_t column) const -> std::vector<std::size_t> {
 auto HeldWindow::hold(Block part) -> void {
     const std::size_t bytes = bytes_of(part);
     bytes_ += bytes;
-    if (const std::size_t most = most_bytes(); bytes_ > most) {
-      throw ConfigError{
-          compose("{}: the window takes more than {} bytes, of {} that the reader may use, some of which are left for "
-                  "what is read ahead and for batches: make it or the batches smaller, or EpochOptions::bound_bytes "
-                  "larger",
-                  name_, most, scope_.budget->bound())};
+    const std::size_t all_bytes = scope_.budget->add_to_windows(bytes);
+    if (const std::size_t most = most_bytes(); all_bytes > most) {
+      throw ConfigError{compose(
+          "{}: the window{} more than {} bytes, of {} that the reader may use, some of which are left for "
+          "what is read ahead and for batches: make it or the batches smaller, or EpochOptions::bound_bytes "
+          "larger",
+          name_, bytes_ > most ? " takes" : "s that are held at the same time take", most, scope_.budget->bound())};
     }
     shares_.emplace_back(*scope_.budget, bytes);
     parts_.push_back(std::move(part));
@@ -8198,6 +8577,8 @@ auto OrderNode::id_span() const -> std::uint64_t { return upstream_->id_span(); 
 auto OrderNode::depth() const -> std::uint64_t { return upstream_->depth() + 1; }
 
 auto OrderNode::count_skipped(SkipCounts& counts) const -> void { upstream_->count_skipped(counts); }
+
+auto OrderNode::visit_shelves(const ShelfVisit& visit) const -> void { upstream_->visit_shelves(visit); }
 
 auto OrderNode::take_stock(DataStock& stock) const -> void {
     upstream_->take_stock(stock);
@@ -8465,6 +8846,7 @@ auto IndexBytes::write(const SegmentIndex& index) -> std::string {
       out.put(segment.ends.size());
       for (const auto& ends : segment.ends) out.put(ends);
       out.put(segment.ids);
+      out.put(segment.siblings);
     }
     return out.bytes_;
   }
@@ -8484,6 +8866,7 @@ auto IndexBytes::read(std::string bytes) -> std::optional<SegmentIndex> {
         in.get(segment.ends.emplace_back());
       }
       in.get(segment.ids);
+      in.get(segment.siblings);
     }
     if (!in.is_whole_ || in.at_ != in.bytes_.size()) return std::nullopt;
     return index;
@@ -8509,7 +8892,11 @@ SampleFileWriter::SampleFileWriter(DraftFile& draft, SampleFileContent content) 
   }
 
 auto SampleFileWriter::add(const Block& block) -> void {
-    Segment segment{block.rows(), {}, {}, {block.ids().begin(), block.ids().end()}};
+    Segment segment{block.rows(),
+                    {},
+                    {},
+                    {block.ids().begin(), block.ids().end()},
+                    {block.siblings().begin(), block.siblings().end()}};
     for (const Column& column : block.columns()) {
       segment.begins.push_back(size_);
       segment.ends.emplace_back();
@@ -8549,6 +8936,9 @@ SampleFile::SampleFile(Descriptor file, std::string path, std::shared_ptr<const 
     const bool is_whole = digest_of(std::as_bytes(std::span{bytes})) == tail.index_hash;
     auto index = is_whole ? IndexBytes::read(std::move(bytes)) : std::nullopt;
     if (!index || index->page_hashes.size() != (data_size_ + page_bytes - 1) / page_bytes) refuse_damage();
+    for (const Segment& segment : index->segments) {
+      if (!fits(segment)) refuse_damage();
+    }
     index_ = std::move(*index);
     is_checked_ = std::vector<std::atomic<bool>>(index_.page_hashes.size());
     for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
@@ -8560,6 +8950,7 @@ auto SampleFile::open(const std::string& path,
     Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (file.get() < 0 && errno == ENOENT) return nullptr;
     if (file.get() < 0) refuse_file("read", path, errno);
+    if (is_of_other_release(file.get())) return nullptr;
     auto opened = std::make_unique<const SampleFile>(std::move(file), path, schema);
     const SampleFileContent& found = opened->index_.content;
     if (found.words != content.words) {
@@ -8577,11 +8968,46 @@ auto SampleFile::read(std::span<const std::uint64_t> places) const -> Block {
     std::vector<Column> columns;
     for (std::size_t column = 0; column < schema_->size(); ++column) columns.push_back(read_column(runs, column));
     std::vector<std::uint64_t> ids;
+    std::vector<std::uint64_t> siblings;
     for (const Run& run : runs) {
-      const auto first = run.segment->ids.begin() + static_cast<std::ptrdiff_t>(run.begin);
-      ids.insert(ids.end(), first, first + static_cast<std::ptrdiff_t>(run.end - run.begin));
+      const auto begin = static_cast<std::ptrdiff_t>(run.begin);
+      const auto end = static_cast<std::ptrdiff_t>(run.end);
+      ids.insert(ids.end(), run.segment->ids.begin() + begin, run.segment->ids.begin() + end);
+      if (run.segment->siblings.empty()) continue;
+      siblings.resize(ids.size() - static_cast<std::size_t>(run.end - run.begin));  // of those before: none
+      siblings.insert(siblings.end(), run.segment->siblings.begin() + begin, run.segment->siblings.begin() + end);
     }
-    return {schema_, std::move(columns), std::move(ids)};
+    if (!siblings.empty()) siblings.resize(ids.size());
+    return {schema_, std::move(columns), std::move(ids), std::move(siblings)};
+  }
+
+auto SampleFile::is_of_other_release(int file) -> bool {
+    struct stat status {};
+    SampleFileTail tail;
+    if (::fstat(file, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < sizeof tail) return false;
+    if (read_at(file, static_cast<std::uint64_t>(status.st_size) - sizeof tail, &tail, sizeof tail) != sizeof tail) {
+      return false;
+    }
+    constexpr std::uint64_t ours = SampleFileTail{}.magic;
+    return tail.magic != ours && tail.magic << 8U == ours << 8U;  // all but the last letter
+  }
+
+auto SampleFile::fits(const Segment& segment) const -> bool {
+    const std::size_t rows = segment.ids.size();
+    const std::size_t num_columns = schema_->size();
+    if (segment.rows != rows || segment.begins.size() != num_columns || segment.ends.size() != num_columns)
+      return false;
+    if (!segment.siblings.empty() && segment.siblings.size() != rows) return false;
+    for (std::size_t column = 0; column < num_columns; ++column) {
+      const std::vector<std::uint64_t>& ends = segment.ends[column];
+      const std::uint64_t begin = segment.begins[column];
+      const bool is_ragged = (*schema_)[column].is_ragged();
+      if (ends.size() != (is_ragged ? rows : 0) || !std::is_sorted(ends.begin(), ends.end())) return false;
+      const std::uint64_t each = is_ragged ? 1 : offset_of(segment, column, 1);
+      const std::uint64_t count = ends.empty() ? (is_ragged ? 0 : rows) : ends.back();
+      if (begin > data_size_ || (each > 0 && count > (data_size_ - begin) / each)) return false;
+    }
+    return true;
   }
 
 auto SampleFile::runs_of(std::span<const std::uint64_t> places) const -> std::vector<Run> {
@@ -8708,6 +9134,11 @@ auto CacheNode::id_span() const -> std::uint64_t { return upstream()->id_span();
 
 auto CacheNode::take_stock(DataStock& stock) const -> void { take_stock_before_cache(*upstream(), stock); }
 
+auto CacheNode::visit_shelves(const ShelfVisit& visit) const -> void {
+    visit(*this, shelf_);
+    upstream()->visit_shelves(visit);
+  }
+
 auto CacheNode::read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const -> Block {
     return take(samples(), std::vector<std::size_t>(places.begin(), places.end()));
   }
@@ -8732,13 +9163,18 @@ auto CacheNode::refuse(std::uint64_t rows) const -> void {
                 describe(), rows, most_bytes_ >> 20U)};
   }
 
-FileCacheNode::FileCacheNode(NodePtr upstream, std::string path) : OrderNode(std::move(upstream), compose("cache({})", path)), path_(std::move(path)) {}
+FileCacheNode::FileCacheNode(NodePtr upstream, std::string path) : OrderNode(std::move(upstream), compose("cache({})", path)), path_(std::move(path)) {
+    check_path();
+  }
 
 auto FileCacheNode::count() const -> std::optional<std::uint64_t> { return file().count(); }
 
 auto FileCacheNode::id_span() const -> std::uint64_t { return upstream()->id_span(); }
 
-auto FileCacheNode::take_stock(DataStock& stock) const -> void { take_stock_before_cache(*upstream(), stock); }
+auto FileCacheNode::take_stock(DataStock& stock) const -> void {
+    take_stock_before_cache(*upstream(), stock);
+    stock.add_cache(path_);
+  }
 
 auto FileCacheNode::read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const -> Block {
     return places.empty() ? no_samples(schema()) : file().read(places);
@@ -8746,6 +9182,24 @@ auto FileCacheNode::read(std::span<const std::uint64_t> places, const EpochKey& 
 
 auto FileCacheNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
     return open_indexed(shared_from_this(), scope, from);
+  }
+
+auto FileCacheNode::check_path() const -> void {
+    if (path_.empty()) {
+      throw ConfigError{compose("{}: \"\" is no name of a file: give one, or call cache() for memory", describe())};
+    }
+    const auto place_of = [](const std::string& path) {
+      std::error_code no_error;
+      const auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(path, no_error), no_error);
+      return place.empty() ? std::filesystem::path{path} : place;
+    };
+    DataStock stock = DataStock::of_operations();
+    upstream()->take_stock(stock);
+    for (const std::string& before : stock.caches()) {
+      if (place_of(before) != place_of(path_)) continue;
+      throw ConfigError{compose(
+          "{}: its samples come from a cache in that very file: give each cache a file of its own", describe())};
+    }
   }
 
 auto FileCacheNode::file() const -> const SampleFile& {
@@ -8836,6 +9290,10 @@ auto JoiningNode::count_skipped(SkipCounts& counts) const -> void {
     for (const NodePtr& part : parts_) part->count_skipped(counts);
   }
 
+auto JoiningNode::visit_shelves(const ShelfVisit& visit) const -> void {
+    for (const NodePtr& part : parts_) part->visit_shelves(visit);
+  }
+
 auto JoiningNode::take_stock(DataStock& stock) const -> void {
     for (const NodePtr& part : parts_) part->take_stock(stock);
     Fingerprint settings;
@@ -8855,7 +9313,12 @@ auto JoiningNode::sum_of_counts() const -> std::optional<std::uint64_t> {
     for (const NodePtr& part : parts_) {
       const auto count = part->count();
       if (!count) return std::nullopt;
-      sum += *count;
+      if (__builtin_add_overflow(sum, *count, &sum)) {
+        throw ConfigError{
+            compose("{}: its datasets have more samples together than can be counted: take() as many of each as there "
+                    "are to be",
+                    describe())};
+      }
     }
     return sum;
   }
@@ -8934,27 +9397,31 @@ auto ZipNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_p
 auto ZipNode::side_by_side(std::span<const Block> blocks) const -> Block {
     std::vector<Column> columns;
     for (const Block& block : blocks) columns.insert(columns.end(), block.columns().begin(), block.columns().end());
-    const auto ids = blocks.front().ids();
-    return {schema(), std::move(columns), {ids.begin(), ids.end()}};
+    return blocks.front().with(schema(), std::move(columns));
   }
 
 ZipNode::Stream::Stream(const ZipNode& node, const Scope& scope, PlaceCursor& from) : node_(std::static_pointer_cast<const ZipNode>(node.shared_from_this())), scope_(scope) {
-      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
+      const Scope each = scope.divided(node.parts().size());
+      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, each, from));
     }
 
 auto ZipNode::Stream::next() -> Chunk {
       Chunk chunk;
       for (const auto& reader : readers_) reader->append_place(chunk.place);
-      std::vector<Block> blocks;
-      for (const auto& reader : readers_) {
-        const std::size_t rows = blocks.empty() ? most_rows : std::max<std::size_t>(blocks.front().rows(), 1);
-        blocks.push_back(blocks.empty() ? reader->some(rows) : reader->take(rows));
-        if (blocks.back().rows() == blocks.front().rows()) continue;
-        throw DataError{
-            compose("{}: dataset {} of the zip ends before or after the first: all must have equally many "
-                    "samples, so cut them with take()",
-                    node_->describe(), blocks.size())};
+      std::size_t rows = readers_.front()->available();
+      for (std::size_t at = 1; at < readers_.size(); ++at) {
+        const std::size_t available = readers_[at]->available();
+        if (scope_.pool->has_ended()) return {};
+        if ((available == 0) != (rows == 0)) {
+          throw DataError{
+              compose("{}: dataset {} of the zip ends before or after the first: all must have equally many "
+                      "samples, so cut them with take()",
+                      node_->describe(), at + 1)};
+        }
+        rows = std::min(rows, available);
       }
+      std::vector<Block> blocks;
+      for (const auto& reader : readers_) blocks.push_back(reader->some(rows));
       chunk.block = node_->side_by_side(blocks);
       chunk.share = MemoryShare{*scope_.budget, bytes_of(chunk.block)};
       return chunk;
@@ -9027,18 +9494,25 @@ auto RepeatNode::Stream::next() -> Chunk {
       while (!node_->times_ || pass_ < *node_->times_) {
         Chunk chunk = stream_->next();
         if (!chunk.block.empty()) {
-          has_samples_ = true;
+          num_empty_ = 0;
           chunk.place.insert(chunk.place.begin(), pass_);
           chunk.block = node_->mark(chunk.block, pass_);
           return chunk;
         }
-        if (!has_samples_) return {};  // or an endless repeat of nothing would not end
+        if (scope_.pool->has_ended()) return {};
+        if (++num_empty_ > most_empty && !node_->times_) refuse();  // which else would not end
         ++pass_;
-        has_samples_ = false;
         PlaceCursor begin;
         open(begin);
       }
       return {};
+    }
+
+auto RepeatNode::Stream::refuse() const -> void {
+      throw DataError{
+          compose("{}: it was empty {} times one after another, and may be so for ever: what it repeats must give a "
+                  "sample now and then",
+                  node_->describe(), most_empty)};
     }
 
 auto RepeatNode::Stream::open(PlaceCursor& from) -> void {
@@ -9069,7 +9543,8 @@ MixNode::Stream::Stream(const MixNode& node, const Scope& scope, PlaceCursor& fr
           scope_(scope),
           seed_(scope.key.order_seed(node.seed_)),
           given_(from.next()) {
-      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
+      const Scope each = scope.divided(node.parts().size());
+      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, each, from));
     }
 
 auto MixNode::Stream::next() -> Chunk {
@@ -9116,11 +9591,18 @@ auto MixNode::Stream::draw(const std::vector<std::size_t>& available) const -> s
       return static_cast<std::size_t>(left - available.begin());
     }
 
+std::size_t fixed_bytes(const Schema& schema) noexcept {
+  std::size_t bytes = sizeof(std::uint64_t);
+  for (const Field& field : schema) bytes += field.is_ragged() ? 0 : field.width() * size_of(field.dtype);
+  return bytes;
+}
+
 BlockFunction choose_columns(std::shared_ptr<const Schema> schema, std::vector<std::size_t> chosen) {
-  return [schema = std::move(schema), chosen = std::move(chosen)](const Block& block, const EpochKey& /*key*/) {
+  return [schema = std::move(schema), chosen = std::move(chosen)](const Block& block, const EpochKey& /*key*/,
+                                                                  PartLimit& /*limit*/) {
     std::vector<Column> columns;
     for (const std::size_t column : chosen) columns.push_back(block[column]);
-    return Block{schema, std::move(columns), {block.ids().begin(), block.ids().end()}};
+    return block.with(schema, std::move(columns));
   };
 }
 
@@ -9610,7 +10092,7 @@ DatasetStats stats(const Dataset& dataset) {
                                       dataset.describe())};
   }
   DatasetStats all;
-  std::vector<double> squares(dataset.schema().size());
+  std::vector<long double> squares(dataset.schema().size());
   for (const Field& field : dataset.schema()) all.columns.push_back({.field = field});
   detail::for_each_block(dataset.node(), {}, [&](const Block& block) {
     all.samples += block.rows();
@@ -9630,7 +10112,7 @@ DatasetStats stats(const Dataset& dataset) {
   for (std::size_t column = 0; column < all.columns.size(); ++column) {
     ColumnStats& stats = all.columns[column];
     if (!stats.field.is_text && stats.present > 0) {
-      stats.deviation = std::sqrt(squares[column] / static_cast<double>(stats.present));
+      stats.deviation = static_cast<double>(std::sqrt(squares[column] / static_cast<long double>(stats.present)));
     }
   }
   return all;
@@ -9652,10 +10134,11 @@ std::string show(const Dataset& dataset, std::size_t samples) {
 }
 
 std::string DatasetStats::text() const {
-  std::vector<std::vector<std::string>> rows{{"column", "dtype", "present", "missing", "min", "max", "mean", "std"}};
+  std::vector<std::vector<std::string>> rows{
+      {"column", "dtype", "present", "missing", "infinite", "min", "max", "mean", "std"}};
   for (const ColumnStats& column : columns) {
     rows.push_back({column.field.name, column.field.is_text ? "text" : std::string{name_of(column.field.dtype)},
-                    std::to_string(column.present), std::to_string(column.missing)});
+                    std::to_string(column.present), std::to_string(column.missing), std::to_string(column.infinite)});
     for (const double number : {column.minimum, column.maximum, column.mean, column.deviation}) {
       rows.back().push_back(column.field.is_text ? "" : detail::number_text(number));
     }
@@ -9747,13 +10230,17 @@ EpochPosition check_epoch_options(const Dataset& dataset, const EpochOptions& op
   }
   const EpochPosition begin{options.seed, options.epoch, options.shuffle, is_indexed ? dataset.count() : std::nullopt};
   if (options.from == EpochPosition{}) return begin;
-  if (options.from.moved_to(0, {}) != begin || (is_indexed && options.from.consumed() > *begin.count())) {
+  if (options.from.moved_to(0, {}) != begin) {
     refuse(compose(
         "the saved position is one of seed {}, epoch {}, {} samples{}, and the reader has seed {}, epoch {}, {} "
         "samples{}: the order of the samples would be another",
         options.from.seed(), options.from.epoch(), options.from.count().value_or(0),
         options.from.is_shuffled() ? ", shuffled" : "", options.seed, options.epoch, begin.count().value_or(0),
         options.shuffle ? ", shuffled" : ""));
+  }
+  if (is_indexed && options.from.consumed() > *begin.count()) {
+    refuse(compose("the saved position is behind {} samples of {}: it is damaged", options.from.consumed(),
+                   *begin.count()));
   }
   return options.from;
 }
@@ -10185,6 +10672,10 @@ bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& pa
   for (const Block& slice : slices) {
     if (!to.write(slice.ids().data(), slice.ids().size_bytes(), patience)) return false;
   }
+  const std::vector<std::uint64_t> siblings = join_siblings(slices);
+  const std::uint64_t num_siblings = siblings.size();
+  if (!to.write(&num_siblings, sizeof num_siblings, patience)) return false;
+  if (!to.write(siblings.data(), siblings.size() * sizeof(std::uint64_t), patience)) return false;
   for (std::size_t column = 0; column < slices.front().columns().size(); ++column) {
     std::vector<std::uint64_t> ends;
     for (const Block& slice : slices) {
@@ -10203,20 +10694,25 @@ bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& pa
 
 std::optional<Block> read_block(FeedReader& from, const std::shared_ptr<const Schema>& schema,
                                                      std::size_t rows, FeedPatience& patience) {
+  if (rows == 0) return no_samples(schema);
   std::vector<std::uint64_t> ids(rows);
   if (!from.read(ids.data(), rows * sizeof(std::uint64_t), patience)) return std::nullopt;
+  std::uint64_t num_siblings = 0;
+  if (!from.read(&num_siblings, sizeof num_siblings, patience)) return std::nullopt;
+  std::vector<std::uint64_t> siblings(num_siblings == 0 ? 0 : rows);
+  if (!from.read(siblings.data(), siblings.size() * sizeof(std::uint64_t), patience)) return std::nullopt;
   std::vector<Column> columns;
   for (const Field& field : *schema) {
     const std::size_t each = field.width() * size_of(field.dtype);
     const auto ends = std::make_shared<std::vector<std::uint64_t>>(field.is_ragged() ? rows : 0);
     if (!from.read(ends->data(), ends->size() * sizeof(std::uint64_t), patience)) return std::nullopt;
-    const std::size_t size = !field.is_ragged() ? rows * each : (rows == 0 ? 0 : ends->back());
+    const std::size_t size = !field.is_ragged() ? rows * each : ends->back();
     const std::shared_ptr<std::byte[]> bytes{new std::byte[size]};
     if (!from.read(bytes.get(), size, patience)) return std::nullopt;
     const std::shared_ptr<const std::byte> shared{bytes, bytes.get()};
     columns.push_back(field.is_ragged() ? Column{shared, ends} : Column{shared, rows, each});
   }
-  return Block{schema, std::move(columns), std::move(ids)};
+  return Block{schema, std::move(columns), std::move(ids), std::move(siblings)};
 }
 
 LedBatches::LedBatches(std::unique_ptr<OwnBatches> own, const Scope& scope, const EpochOptions& options, HostFeed& feed,
@@ -10296,7 +10792,7 @@ auto LedBatches::send(FeedWriter& writer, std::size_t size, Place& sent, FeedPat
     Place place = own_->place();
     const FeedMessage message{size, rows, place.size()};
     return writer.write(&message, sizeof message, patience) && write_place(writer, std::move(place), sent, patience) &&
-           (slices.empty() || write_block(writer, slices, patience));
+           (rows == 0 || write_block(writer, slices, patience));
   }
 
 FedBatches::FedBatches(const NodePtr& node, const Scope& scope, const EpochOptions& options, Place from, HostFeed& feed,
@@ -10367,6 +10863,141 @@ auto FedBatches::receive(FeedPatience& patience) -> std::optional<std::size_t> {
     return static_cast<std::size_t>(message.size);
   }
 
+std::uint64_t block_feed_key(const DataNode& node, std::string_view name, const EpochKey& key,
+                                                  const Place& from) {
+  const std::string text =
+      compose("blocks {} {} {} {} {}", name, node.describe(), key.seed, key.epoch, text_of_place(from));
+  return std::hash<std::string>{}(text) | 1U;  // 0 is none
+}
+
+LedBlocks::LedBlocks(std::unique_ptr<ChunkStream> own, const Scope& scope, HostFeed& feed, const FeedTaker& taker,
+            std::uint64_t key) : own_(std::move(own)), feed_(&feed), taker_(&taker), key_(key), share_(*scope.budget, feed.bytes()) {}
+
+LedBlocks::~LedBlocks() { feed_->end_session(); }
+
+auto LedBlocks::next() -> Chunk {
+    if (!std::exchange(has_begun_, true)) gather();
+    try {
+      Chunk chunk = own_->next();
+      // What has ended because nobody wants it is no end for the others.
+      taker_->has_left.load() ? feed_->end_session() : give(chunk);
+      return chunk;
+    } catch (...) {  // each worker comes to it by itself, and then says what it was
+      feed_->end_session();
+      throw;
+    }
+  }
+
+auto LedBlocks::gather() -> void {
+    feed_->gather(key_, *taker_);
+    sent_.resize(feed_->writers().size());
+    for (std::size_t at = 0; at < sent_.size(); ++at) patience_.push_back(feed_->patience_with(at, *taker_));
+  }
+
+auto LedBlocks::give(const Chunk& chunk) -> void {
+    for (std::size_t at = 0; at < sent_.size(); ++at) {
+      FeedWriter& writer = feed_->writers()[at];
+      if (!writer.is_serving()) continue;
+      if (send(writer, chunk, sent_[at], patience_[at])) {
+        writer.flush();
+      } else {
+        feed_->give_up(at, patience_[at]);
+      }
+    }
+  }
+
+auto LedBlocks::send(FeedWriter& writer, const Chunk& chunk, Place& sent, FeedPatience& patience) -> bool {
+    const std::size_t rows = chunk.block.rows();
+    const FeedMessage message{chunk.before, rows, chunk.place.size()};
+    return writer.write(&message, sizeof message, patience) && write_place(writer, chunk.place, sent, patience) &&
+           (rows == 0 || write_block(writer, std::span{&chunk.block, 1}, patience));
+  }
+
+FedBlocks::FedBlocks(NodePtr node, const Scope& scope, Place from, HostFeed& feed, const FeedTaker& taker, std::uint64_t key) : node_(std::move(node)), scope_(scope), from_(std::move(from)), feed_(&feed), taker_(&taker), key_(key) {}
+
+FedBlocks::~FedBlocks() { feed_->leave(line_ != nullptr && own_ == nullptr); }
+
+auto FedBlocks::next() -> Chunk {
+    if (own_ != nullptr) return next_of_own();
+    if (!std::exchange(has_begun_, true)) join();
+    if (held_ && held_->block.empty()) return {};
+    if (held_) {
+      if (auto after = receive()) return *std::exchange(held_, std::move(after));
+    }
+    if (taker_->has_left.load()) return {};  // nobody wants it any more
+    feed_->go_alone(num_samples_);
+    PlaceCursor from{held_ ? held_->place : from_};
+    to_skip_ = held_ ? held_->before : 0;
+    held_.reset();
+    own_ = node_->open(scope_, from);
+    return next_of_own();
+  }
+
+auto FedBlocks::next_of_own() -> Chunk {
+    Chunk chunk = own_->next();
+    while (to_skip_ > 0 && !chunk.block.empty()) {
+      const std::size_t rows = chunk.block.rows();
+      const std::size_t past = std::min(static_cast<std::size_t>(to_skip_), rows);
+      to_skip_ -= past;
+      if (past == rows) {
+        chunk = own_->next();
+        continue;
+      }
+      chunk.block = chunk.block.slice(past, rows);
+      chunk.before += past;
+    }
+    return chunk;
+  }
+
+auto FedBlocks::join() -> void {
+    line_ = feed_->join(key_, 0, *taker_);
+    patience_ = feed_->patience_with_leader(*taker_);
+    if (line_ != nullptr) held_ = receive();
+  }
+
+auto FedBlocks::receive() -> std::optional<Chunk> {
+    if (held_) num_samples_ += held_->block.rows();
+    auto chunk = read_chunk();
+    if (chunk) {
+      line_->release();
+    } else {
+      feed_->give_up_leader(*patience_);
+    }
+    return chunk;
+  }
+
+auto FedBlocks::read_chunk() -> std::optional<Chunk> {
+    FeedMessage message;
+    if (!line_->read(&message, sizeof message, *patience_)) return std::nullopt;
+    if (!read_place(*line_, static_cast<std::size_t>(message.place), place_, *patience_)) return std::nullopt;
+    if (message.rows == 0) return Chunk{};
+    auto block = read_block(*line_, node_->schema(), static_cast<std::size_t>(message.rows), *patience_);
+    if (!block) return std::nullopt;
+    MemoryShare share{*scope_.budget, bytes_of(*block)};
+    return Chunk{std::move(*block), place_, std::move(share), message.size};
+  }
+
+FedNode::FedNode(NodePtr common, std::string name, HostFeed& feed, const FeedTaker& taker) : OrderNode(std::move(common), "read together"), name_(std::move(name)), feed_(&feed), taker_(&taker) {}
+
+auto FedNode::below(const OperationChain& chain, std::string name, HostFeed& feed,
+                                     const FeedTaker& taker) -> NodePtr {
+    NodePtr node = std::make_shared<const FedNode>(chain.base, std::move(name), feed, taker);
+    for (const auto& operation : chain.operations) node = operation->over(std::move(node));
+    return node;
+  }
+
+auto FedNode::count() const -> std::optional<std::uint64_t> { return upstream()->count(); }
+
+auto FedNode::open(const Scope& scope, PlaceCursor& from) const -> std::unique_ptr<ChunkStream> {
+    PlaceCursor own = from;
+    Place place = from.rest();
+    const std::uint64_t key = block_feed_key(*upstream(), name_, scope.key, place);
+    if (feed_->leads()) {
+      return std::make_unique<LedBlocks>(upstream()->open(scope, own), scope, *feed_, *taker_, key);
+    }
+    return std::make_unique<FedBlocks>(upstream(), scope, std::move(place), *feed_, *taker_, key);
+  }
+
 BatchPlan::BatchPlan(const Dataset& dataset, const EpochOptions& options, const Scope& scope, EpochPosition position,
             HostFeed* feed, const FeedTaker& taker) : options_(options),
         scope_(scope),
@@ -10380,9 +11011,12 @@ BatchPlan::BatchPlan(const Dataset& dataset, const EpochOptions& options, const 
       if (options.shuffle) order_.emplace(count_, derive_seed(options.seed, options.epoch));
       if (feed == nullptr) return;
     }
-    if (feed != nullptr && of_whole) {
+    if (feed != nullptr && of_whole && of_whole->keeps_count()) {
       chain_ = std::move(*of_whole);
       open_stream(feed, feed_key(*chain_.base, dataset.common()->name, options, position_), taker);
+    } else if (feed != nullptr && of_whole) {
+      chain_ = OperationChain::of(FedNode::below(*of_whole, dataset.common()->name, *feed, taker), true);
+      open_stream(nullptr, 0, taker);
     } else {
       chain_ = OperationChain::of(dataset.node(), true);
       open_stream(feed, feed == nullptr ? 0 : feed_key(*dataset.node(), "", options, position_), taker);
@@ -10471,6 +11105,11 @@ auto EpochDriver::leave(std::unique_ptr<EpochDriver> driver) noexcept -> void {
 
 auto EpochDriver::next(const Deadline& deadline) -> std::optional<Ready> {
     return thread_.joinable() ? wait_for_ready(deadline) : compute();
+  }
+
+auto EpochDriver::is_ready() -> bool {
+    const std::lock_guard lock{mutex_};
+    return !ready_.empty();
   }
 
 auto EpochDriver::used_bytes() const noexcept -> std::size_t { return budget_.used(); }
@@ -10647,6 +11286,8 @@ auto EpochReader::begin() -> Iterator { return Iterator{*this}; }
 
 auto EpochReader::end() noexcept -> std::default_sentinel_t { return {}; }
 
+auto EpochReader::is_ready() -> bool { return driver_->is_ready(); }
+
 auto EpochReader::used_bytes() const noexcept -> std::size_t { return driver_->used_bytes(); }
 
 auto EpochReader::is_late() const noexcept -> bool { return driver_->is_late(); }
@@ -10713,18 +11354,18 @@ void deal(const std::vector<std::uint64_t>& places, const std::vector<double>& s
 }
 
 std::vector<Dataset> select_parts(const Dataset& dataset, const std::vector<double>& sums,
-                                                       std::vector<std::vector<std::uint64_t>> parts) {
+                                                       std::vector<std::vector<std::uint64_t>> parts,
+                                                       std::string_view why) {
   std::vector<Dataset> datasets;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (parts[part].empty()) {
-      throw ConfigError{
-          compose("split() of {}, which has {} samples, leaves part {} (fraction {}) without one: use a "
-                  "larger fraction or more samples",
-                  dataset.describe(), *dataset.count(), part, sums[part + 1] - sums[part])};
+      throw ConfigError{compose("split() of {}, which has {} samples, leaves part {} (fraction {}) without one: {}",
+                                dataset.describe(), *dataset.count(), part, sums[part + 1] - sums[part], why)};
     }
     std::sort(parts[part].begin(), parts[part].end());
     auto node = std::make_shared<const SelectionNode>(
-        dataset.node(), compose("split({:.3g})", sums[part + 1] - sums[part]), std::move(parts[part]));
+        dataset.node(), compose("{}{:.3g})", DataStock::split_name, sums[part + 1] - sums[part]),
+        std::move(parts[part]));
     datasets.push_back(dataset.remade(std::move(node)));
   }
   return datasets;
@@ -10732,15 +11373,21 @@ std::vector<Dataset> select_parts(const Dataset& dataset, const std::vector<doub
 
 std::vector<Dataset> filter_parts(const Dataset& dataset, const std::vector<double>& sums,
                                                        std::uint64_t seed) {
+  DataStock stock = DataStock::of_operations();
+  dataset.node()->take_stock(stock);
+  const std::size_t times = stock.num_splits();
+  const std::string again = times == 0 ? std::string{} : compose(", level {}", times + 1);
+  const std::uint64_t dealt = times == 0 ? seed : derive_seed(seed, times);
   std::vector<Dataset> datasets;
   for (std::size_t part = 0; part + 1 < sums.size(); ++part) {
-    const auto is_in_part = [from = sums[part], to = sums[part + 1], seed](const Sample& sample) {
-      const double drawn = SampleRandom{derive_seed(seed, sample.id())}.uniform();
+    const auto is_in_part = [from = sums[part], to = sums[part + 1], dealt](const Sample& sample) {
+      const double drawn = SampleRandom{seed_of_sample(dealt, sample.id(), sample.sibling())}.uniform();
       return drawn >= from && drawn < to;
     };
-    datasets.push_back(
-        dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed))
-            .with_likeness(std::min(dataset.likeness(), Likeness::by_arguments)));
+    datasets.push_back(dataset
+                           .filter(is_in_part, compose("{}{:.3g} to {:.3g}, seed {}{})", DataStock::split_name,
+                                                       sums[part], sums[part + 1], seed, again))
+                           .with_likeness(std::min(dataset.likeness(), Likeness::by_arguments)));
   }
   return datasets;
 }
@@ -10757,7 +11404,7 @@ std::vector<Dataset> split(const Dataset& dataset, const std::vector<double>& fr
   detail::check_room_for_places(dataset);
   std::vector<std::vector<std::uint64_t>> parts(fractions.size());
   detail::deal(detail::places_between(0, *dataset.count()), sums, seed, parts);
-  return detail::select_parts(dataset, sums, std::move(parts));
+  return detail::select_parts(dataset, sums, std::move(parts), "use a larger fraction or more samples");
 }
 
 std::vector<Dataset> split_stratified(const Dataset& dataset, std::string_view column,
@@ -10779,8 +11426,16 @@ std::vector<Dataset> split_stratified(const Dataset& dataset, std::string_view c
   });
   std::vector<std::vector<std::uint64_t>> parts(fractions.size());
   std::uint64_t value = 0;
-  for (const auto& [bytes, of_value] : places) detail::deal(of_value, sums, detail::derive_seed(seed, value++), parts);
-  return detail::select_parts(dataset, sums, std::move(parts));
+  std::size_t most = 0;
+  for (const auto& [bytes, of_value] : places) {
+    detail::deal(of_value, sums, detail::derive_seed(seed, value++), parts);
+    most = std::max(most, of_value.size());
+  }
+  const std::string why = detail::compose(
+      "each of the {} values of \"{}\" has {} samples or fewer, too few for that fraction: use a larger "
+      "fraction, put rare values together by map(), or use split()",
+      places.size(), column, most);
+  return detail::select_parts(dataset, sums, std::move(parts), why);
 }
 
 }
@@ -10983,13 +11638,20 @@ auto SnapshotMemory::make_file() -> void {
 auto SnapshotMemory::size() const noexcept -> std::size_t {
     struct stat file {};
     const int number = number_of_file_.load();
-    return number >= 0 && ::fstat(number, &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
+    if (number < 0 || ::fstat(number, &file) != 0) return 0;
+    return static_cast<std::size_t>(std::min<off_t>(file.st_size, file.st_blocks * 512));
   }
 
 auto SnapshotMemory::map(std::size_t size_bytes) -> std::span<std::byte> {
     if (size_bytes == 0) return {};
     if (mapped_.size() < size_bytes) map_anew(size_bytes);
     return mapped_.first(size_bytes);
+  }
+
+auto SnapshotMemory::empty() noexcept -> void {
+    const std::size_t former = size();
+    unmap();
+    give_back(0, former);
   }
 
 auto SnapshotMemory::map_anew(std::size_t size_bytes) -> void {
@@ -11000,25 +11662,35 @@ auto SnapshotMemory::map_anew(std::size_t size_bytes) -> void {
     size_bytes = std::max(size_bytes, former);  // so that it is mapped once
     unmap();
     void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
-    if (at == MAP_FAILED) refuse(size_bytes);
+    if (at == MAP_FAILED) {
+      const int error = errno;
+      give_back(former, size_bytes);
+      refuse_snapshot(size_bytes, explain_errno(error));
+    }
     ::madvise(at, size_bytes, MADV_DONTDUMP);
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
   }
 
-auto SnapshotMemory::grow(std::size_t from, std::size_t size_bytes) const -> void {
+auto SnapshotMemory::grow(std::size_t former, std::size_t size_bytes) const -> void {
     const WriteSignalGuard<SIGXFSZ> guard;
     constexpr std::size_t most = std::size_t{16} << 20U;
-    while (from < size_bytes) {
+    for (std::size_t from = former; from < size_bytes;) {
       const std::size_t piece = std::min(most, size_bytes - from);
       if (::fallocate(file_.get(), 0, static_cast<off_t>(from), static_cast<off_t>(piece)) == 0) {
         from += piece;
-      } else if (errno != EINTR) {
-        refuse(size_bytes);
+      } else if (const int error = errno; error != EINTR) {
+        give_back(former, size_bytes);  // where memory is short, none is to lie there for nothing
+        refuse_snapshot(size_bytes, explain_errno(error));
       }
     }
   }
 
-auto SnapshotMemory::refuse(std::size_t size_bytes) -> void { refuse_snapshot(size_bytes, explain_errno(errno)); }
+auto SnapshotMemory::give_back(std::size_t from, std::size_t to) const noexcept -> void {
+    constexpr std::size_t page = 4096;
+    const auto begin = static_cast<off_t>(from);
+    const auto end = static_cast<off_t>((to + page - 1) / page * page);
+    if (end > begin) ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, end - begin);
+  }
 
 auto SnapshotMemory::unmap() noexcept -> void {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
@@ -11103,21 +11775,44 @@ auto GroupMemory::snapshot_memory(SnapshotKind kind, std::size_t size_bytes) con
     return all;
   }
 
-auto GroupMemory::snapshot_growth(int of_rank, int slot, std::size_t size_bytes) const noexcept -> std::size_t {
-    const std::size_t size = snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].size();
-    return size_bytes - std::min(size, size_bytes);
+auto GroupMemory::snapshot_size(int of_rank, int slot) const noexcept -> std::size_t {
+    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].size();
   }
 
-auto GroupMemory::lack_of_memory(int of_rank, int slot, std::size_t size_bytes) const -> std::string {
-    if (snapshot_growth(of_rank, slot, size_bytes) == 0) return {};
+auto GroupMemory::want_snapshot(int of_rank, SnapshotKind kind, std::size_t size_bytes) const noexcept -> void {
+    wanted(of_rank, static_cast<int>(kind)).store(size_bytes);
+  }
+
+auto GroupMemory::empty_others(int of_rank, int slot) noexcept -> void {
+    for (const int other : others_of(slot)) {
+      snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + other)].empty();
+    }
+  }
+
+auto GroupMemory::lack_of_memory(int of_rank, int slot, std::size_t size_bytes, std::size_t of_untold,
+                                           bool is_sole) const -> std::string {
+    if (snapshot_size(of_rank, slot) >= size_bytes) return {};
     std::size_t growth = 0;
-    for (int other = 0; other < num_workers(); ++other) growth += snapshot_growth(other, slot, size_bytes);
-    const std::size_t left = memory_and_swap_free();
+    std::size_t left = free_memory();
+    for (int rank = 0; rank < num_workers(); ++rank) {
+      const std::uint64_t other_size = wanted(rank, slot / num_snapshots).load();
+      const std::size_t untold_or_other = other_size == 0 ? of_untold : other_size;
+      const std::size_t size = rank == of_rank ? size_bytes : untold_or_other;
+      growth += size - std::min(size, snapshot_size(rank, slot));
+      for (const int other : others_of(slot)) left += is_sole ? snapshot_size(rank, other) : 0;
+    }
     if (growth <= left) return {};
     return compose(
         "the {} workers of this process need {} MiB for it, and {} MiB are free (see memory.max, or "
         "memory.limit_in_bytes, where this is a container)",
         num_workers(), growth >> 20U, left >> 20U);
+  }
+
+auto GroupMemory::has_everyone_told(SnapshotKind kind) const noexcept -> bool {
+    for (int rank = 0; rank < num_workers(); ++rank) {
+      if (wanted(rank, static_cast<int>(kind)).load() == 0) return false;
+    }
+    return true;
   }
 
 auto GroupMemory::owner(int of_rank, int slot) const noexcept -> std::atomic<std::uint32_t>& {
@@ -11205,6 +11900,15 @@ auto GroupMemory::size() const noexcept -> std::size_t { return page_up(owners_o
 
 auto GroupMemory::owners(int rank) const noexcept -> SnapshotOwners& {
     return *std::launder(reinterpret_cast<SnapshotOwners*>(bytes_at(owners_offset(rank))));
+  }
+
+auto GroupMemory::wanted(int rank, int kind) const noexcept -> std::atomic<std::uint64_t>& {
+    return owners(rank).wanted[static_cast<std::size_t>(kind)];
+  }
+
+auto GroupMemory::others_of(int slot) noexcept -> std::array<int, num_snapshots - 1> {
+    static_assert(num_snapshots == 2);
+    return {slot ^ 1};
   }
 
 auto GroupMemory::bytes_at(std::size_t offset) const noexcept -> std::byte* {
@@ -11676,6 +12380,300 @@ auto SignalWatch::put_back(SignalRegistry& registry) noexcept -> void {
     }
   }
 
+RefusalLog::RefusalLog(std::function<void(const std::string&)> tell) : tell_(std::move(tell)) {}
+
+auto RefusalLog::note(const std::string& line, Clock::time_point now) -> void {
+    ++total_;
+    if (now >= window_end_) begin_window(now);
+    if (++in_window_ > lines_per_second) {
+      ++untold_;
+    } else if (tell_) {
+      tell_(line);
+    }
+  }
+
+auto RefusalLog::tell_rest(Clock::time_point now) -> void {
+    if (untold_ > 0 && now >= window_end_) begin_window(now);
+  }
+
+auto RefusalLog::due() const noexcept -> Clock::time_point { return untold_ > 0 ? window_end_ : Clock::time_point::max(); }
+
+auto RefusalLog::begin_window(Clock::time_point now) -> void {
+    window_end_ = now + std::chrono::seconds{1};
+    in_window_ = 0;
+    const std::uint64_t untold = std::exchange(untold_, 0);
+    if (untold > 0 && tell_) tell_(compose("refused {} more connections in the second before", untold));
+  }
+
+HostLine::HostLine(Descriptor socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
+
+HostLine::~HostLine() { hang_up(); }
+
+auto HostLine::send(const std::byte* bytes, std::size_t size) -> std::size_t {
+    return counted(::send(fd(), bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT), "sending");
+  }
+
+auto HostLine::receive(std::byte* bytes, std::size_t size) -> std::size_t {
+    const ssize_t got = ::recv(fd(), bytes, size, MSG_DONTWAIT);
+    if (got == 0 && size > 0) throw Error{compose("{} has closed the connection", peer_)};
+    return counted(got, "receiving");
+  }
+
+auto HostLine::fd() const noexcept -> int { return socket_.get(); }
+
+auto HostLine::hang_up() noexcept -> void { ::shutdown(fd(), SHUT_RDWR); }
+
+auto HostLine::counted(ssize_t count, std::string_view doing) const -> std::size_t {
+    if (count >= 0) return static_cast<std::size_t>(count);
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
+    throw Error{compose("the line to {} is lost while {}: {}", peer_, doing, explain_errno(errno))};
+  }
+
+auto HostPlace::text() const -> std::string {
+    return compose("{} {} {}", hexadecimal(std::as_bytes(std::span{name})), hexadecimal(call), hexadecimal(answer));
+  }
+
+auto HostPlace::read(std::string_view text) -> std::optional<HostPlace> {
+    HostPlace place;
+    const auto first = std::min(text.find(' '), text.size());
+    const auto second = std::min(text.find(' ', first + 1), text.size());
+    const auto name = from_hexadecimal(text.substr(0, first));
+    if (!name || name->empty() || second == text.size() ||
+        !read_token(text.substr(first + 1, second - first - 1), place.call) ||
+        !read_token(text.substr(second + 1), place.answer)) {
+      return std::nullopt;
+    }
+    place.name = *name;
+    return place;
+  }
+
+auto HostPlace::are_equal(const Token& one, const Token& other) noexcept -> bool {
+    unsigned difference = 0;
+    for (std::size_t at = 0; at < one.size(); ++at) difference |= std::to_integer<unsigned>(one[at] ^ other[at]);
+    return difference == 0;
+  }
+
+auto HostPlace::read_token(std::string_view digits, Token& token) -> bool {
+    const auto bytes = from_hexadecimal(digits);
+    if (!bytes || bytes->size() != token.size()) return false;
+    std::memcpy(token.data(), bytes->data(), token.size());
+    return true;
+  }
+
+HostMeeting::HostMeeting(const World& world, Store& store, const std::string& group, Tell tell, const Deadline& deadline) : rank_(world.rank),
+        deadline_(deadline),
+        log_(std::move(tell)),
+        socket_(open_socket()),
+        lines_(static_cast<std::size_t>(world.size)),
+        num_missing_(world.size - 1 - world.rank) {
+    const auto key = [&](int rank) { return compose("{}{}", group, rank); };
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < world.rank; ++rank) keys.push_back(key(rank));
+    store.expect(keys);
+    listen();
+    store.set(key(world.rank), place_.text());
+    for (int rank = 0; rank < world.rank; ++rank) {
+      const auto theirs = store.get(key(rank), deadline);
+      if (!theirs) throw Error{compose("rank {} has not said where it listens in {}", rank, deadline.budget_text())};
+      auto place = HostPlace::read(*theirs);
+      if (!place) throw Error{compose("rank {} has left \"{}\" as the place where it listens", rank, *theirs)};
+      calls_.push_back({.rank = rank, .place = std::move(*place)});
+    }
+  }
+
+auto HostMeeting::meet() -> std::vector<std::unique_ptr<RankLine>> {
+    AwakeTime time;
+    while (true) {
+      calls_.remove_if([this](Call& call) { return advance(call); });
+      if (num_missing_ > 0) accept_some();
+      greeters_.remove_if([this](Greeter& greeter) { return is_done(greeter); });
+      log_.tell_rest(Clock::now());
+      if (num_missing_ == 0 && calls_.empty()) return std::move(lines_);
+      if (time.is_over(deadline_)) throw_late();
+      wait(time.until_next_look(deadline_));
+    }
+  }
+
+auto HostMeeting::open_socket() -> Descriptor {
+    return adopt(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "a socket for other ranks");
+  }
+
+auto HostMeeting::listen() -> void {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socklen_t size = sizeof address.sun_family;  // the kernel chooses a name that nobody else has
+    if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+      throw_system("binding a socket for other ranks", errno);
+    }
+    size = sizeof address;
+    if (::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+        ::listen(socket_.get(), SOMAXCONN) != 0) {
+      throw_system("listening for other ranks", errno);
+    }
+    place_.name.assign(address.sun_path, size - offsetof(sockaddr_un, sun_path));
+    for (HostPlace::Token* token : {&place_.call, &place_.answer}) {
+      if (::getrandom(token->data(), token->size(), 0) != static_cast<ssize_t>(token->size())) {
+        throw_system("random numbers for lines between ranks", errno);
+      }
+    }
+  }
+
+auto HostMeeting::peer_of(const Descriptor& socket) noexcept -> ucred {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    peer.uid = static_cast<uid_t>(-1);
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+    return peer;
+  }
+
+auto HostMeeting::advance(Call& call) -> bool {
+    if (!call.is_connected && !connect(call)) return false;
+    while (call.num_received < call.answer.size()) {
+      const ssize_t got = ::recv(call.socket.get(), call.answer.data() + call.num_received,
+                                 call.answer.size() - call.num_received, MSG_DONTWAIT);
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+      if (got <= 0) throw Error{compose("rank {} has ended while rank {} connected to it", call.rank, rank_)};
+      call.num_received += static_cast<std::size_t>(got);
+    }
+    if (!HostPlace::are_equal(call.answer, call.place.answer)) {
+      throw Error{compose("where rank {} should listen, somebody else does", call.rank)};
+    }
+    add(call.rank, std::move(call.socket));
+    return true;
+  }
+
+auto HostMeeting::connect(Call& call) const -> bool {
+    if (!call.socket.is_open()) call.socket = open_socket();
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::size_t name_size = std::min(call.place.name.size(), sizeof address.sun_path);
+    std::memcpy(address.sun_path, call.place.name.data(), name_size);
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name_size);
+    if (::connect(call.socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+      if (errno == EAGAIN || errno == EINTR) return false;  // many call there: the next look may find room
+      throw Error{compose("rank {} does not reach rank {} of this host: {}", rank_, call.rank, explain_errno(errno))};
+    }
+    if (peer_of(call.socket).uid != ::geteuid()) {
+      throw Error{compose("where rank {} should listen, another user's process does", call.rank)};
+    }
+    const Greeting greeting{.token = call.place.call, .rank = rank_};
+    if (::send(call.socket.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof greeting)) {
+      throw Error{compose("rank {} has ended while rank {} connected to it", call.rank, rank_)};
+    }
+    call.is_connected = true;
+    return true;
+  }
+
+auto HostMeeting::accept_some() -> void {
+    constexpr int most_at_once = 64;
+    for (int at = 0; at < most_at_once; ++at) {
+      const int fd = ::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd < 0) {
+        if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // nobody is there
+        if (greeters_.empty()) throw_system("a connection of another rank", errno);
+        return refuse_oldest("it has not proven itself, and there is no room");
+      }
+      Descriptor socket = adopt(fd, "a connection of another rank");
+      const ucred peer = peer_of(socket);
+      const std::string name = compose("process {} of user {}", peer.pid, peer.uid);
+      if (peer.uid != ::geteuid()) {
+        refuse(name, "it is another user's");
+        continue;
+      }
+      greeters_.push_back({.socket = std::move(socket), .name = name});
+      if (greeters_.size() > max_half_open + lines_.size())
+        refuse_oldest("it has not proven itself, and others are waiting");
+    }
+  }
+
+auto HostMeeting::refuse(const std::string& name, std::string_view why) -> void {
+    last_refusal_ = compose("rank {} refused a connection from {}: {}", rank_, name, why);
+    log_.note(last_refusal_, Clock::now());
+  }
+
+auto HostMeeting::refuse_oldest(std::string_view why) -> void {
+    refuse(greeters_.front().name, why);
+    greeters_.pop_front();
+  }
+
+auto HostMeeting::is_done(Greeter& greeter) -> bool {
+    while (greeter.num_received < greeter.bytes.size()) {
+      const ssize_t got = ::recv(greeter.socket.get(), greeter.bytes.data() + greeter.num_received,
+                                 greeter.bytes.size() - greeter.num_received, MSG_DONTWAIT);
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+        if (Clock::now() - greeter.since <= greeting_time) return false;
+        refuse(greeter.name, "it has not proven itself in time");
+        return true;
+      }
+      if (got <= 0) {
+        refuse(greeter.name, "it has left before its proof");
+        return true;
+      }
+      greeter.num_received += static_cast<std::size_t>(got);
+    }
+    Greeting greeting;
+    std::memcpy(&greeting, greeter.bytes.data(), sizeof greeting);
+    if (!HostPlace::are_equal(greeting.token, place_.call)) {
+      refuse(greeter.name, "it is no rank of this group");
+    } else if (greeting.rank <= rank_ || greeting.rank >= static_cast<int>(lines_.size()) || is_there(greeting.rank)) {
+      refuse(greeter.name, compose("it is rank {}", greeting.rank));
+    } else if (::send(greeter.socket.get(), place_.answer.data(), place_.answer.size(), MSG_NOSIGNAL) !=
+               static_cast<ssize_t>(place_.answer.size())) {
+      refuse(greeter.name, "it has left before its answer");
+    } else {
+      add(greeting.rank, std::move(greeter.socket));
+      --num_missing_;
+    }
+    return true;
+  }
+
+auto HostMeeting::is_there(int rank) const noexcept -> bool { return lines_[static_cast<std::size_t>(rank)] != nullptr; }
+
+auto HostMeeting::add(int rank, Descriptor socket) -> void {
+    lines_[static_cast<std::size_t>(rank)] = std::make_unique<HostLine>(std::move(socket), compose("rank {}", rank));
+  }
+
+auto HostMeeting::wait(std::chrono::nanoseconds at_most) -> void {
+    polled_.clear();
+    for (const Call& call : calls_) {
+      if (call.is_connected) {
+        polled_.push_back({call.socket.get(), POLLIN, 0});
+      } else {
+        at_most = std::min<std::chrono::nanoseconds>(at_most, std::chrono::milliseconds{1});
+      }
+    }
+    if (num_missing_ > 0) polled_.push_back({socket_.get(), POLLIN, 0});
+    for (const Greeter& greeter : greeters_) polled_.push_back({greeter.socket.get(), POLLIN, 0});
+    const timespec time = to_timespec(at_most);
+    ::ppoll(polled_.data(), polled_.size(), &time, nullptr);
+  }
+
+auto HostMeeting::throw_late() const -> void {
+    if (!calls_.empty()) {
+      throw Error{
+          compose("rank {} has not let rank {} in within {}", calls_.front().rank, rank_, deadline_.budget_text())};
+    }
+    std::vector<int> missing;
+    for (int rank = rank_ + 1; rank < static_cast<int>(lines_.size()); ++rank) {
+      if (!is_there(rank)) missing.push_back(rank);
+    }
+    throw Error{compose("rank(s) {} did not connect to rank {} of this host within {}{}", joined(missing, ", "), rank_,
+                        deadline_.budget_text(), last_refusal_.empty() ? "" : " (" + last_refusal_ + ")")};
+  }
+
+HostConnector::HostConnector(Tell tell) : tell_(std::move(tell)) {}
+
+auto HostConnector::make() -> std::shared_ptr<HostConnector> {
+    return std::make_shared<HostConnector>(
+        [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); });
+  }
+
+auto HostConnector::connect(const World& world, Store& store,
+                                                               const std::string& group, const std::string& /*host*/,
+                                                               const Deadline& deadline) -> std::vector<std::unique_ptr<RankLine>> {
+    return HostMeeting{world, store, group, tell_, deadline}.meet();
+  }
+
 std::string name_of_frame(void* address) {
   Dl_info info{};
   if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "?";
@@ -11808,7 +12806,6 @@ WorkerStore::WorkerStore(GroupMemory& memory, int rank, Descriptor kept_file) no
 auto WorkerStore::set(std::string_view key, std::string_view value) -> void { table_.set(key, value); }
 
 auto WorkerStore::get(std::string_view key, const Deadline& deadline) -> std::optional<std::string> {
-    AwakeTime time;
     while (true) {
       const std::uint32_t changes = table_.changes();
       if (auto value = table_.find(key)) return value;
@@ -11819,8 +12816,9 @@ auto WorkerStore::get(std::string_view key, const Deadline& deadline) -> std::op
                               compose("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
                                       memory_->num_workers(), memory_->reason())};
       }
-      if (time.is_over(deadline)) return std::nullopt;
-      table_.wait(changes, time.until_next_look(deadline));
+      const auto look = times_.look(deadline);
+      if (look.is_over) return std::nullopt;
+      table_.wait(changes, look.until_next);
     }
   }
 
@@ -11867,6 +12865,7 @@ SharedLink::SharedLink(GroupMemory& memory, int rank, int event_fd, std::atomic<
              Descriptor kept_file) : memory_(&memory), store_(memory, rank, std::move(kept_file)), event_fd_(event_fd), agent_(&agent) {
     const int size = memory.num_workers();
     world_ = World{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .host = host};
+    if (size > 1) world_.connector = HostConnector::make();
   }
 
 auto SharedLink::page() noexcept -> WorkerPage& { return memory_->rank(world_.rank).page; }
@@ -11874,22 +12873,23 @@ auto SharedLink::page() noexcept -> WorkerPage& { return memory_->rank(world_.ra
 auto SharedLink::briefing() const noexcept -> std::string_view { return memory_->briefing(); }
 
 auto SharedLink::take_snapshot(std::size_t size_bytes, SnapshotKind kind) -> Snapshot {
+    memory_->want_snapshot(world_.rank, kind, size_bytes);
     int& turn = turns_[static_cast<std::size_t>(kind)];
     const int first = static_cast<int>(kind) * num_snapshots;
     // The supervisor may hold one of an earlier start, and for long.
     for (int i = 0; i < num_snapshots && memory_->owner(world_.rank, first + turn).load() != SnapshotOwners::nobody;
          ++i)
       turn = (turn + 1) % num_snapshots;
-    int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
-    if (const std::string lack = memory_->lack_of_memory(world_.rank, slot, size_bytes); !lack.empty()) {
-      slot = free_snapshot(first, size_bytes, lack);
-    }
-    await_snapshot(slot);
-    memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
+    const int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
     try {
-      return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
-    } catch (...) {
-      memory_->release_snapshot(world_.rank, slot);
+      const std::string lack = lack_of_memory(kind, slot, size_bytes);
+      if (!lack.empty()) refuse_snapshot(size_bytes, lack);
+      return take(slot, size_bytes);
+    } catch (const CollectiveError&) {
+      throw;
+    } catch (const Error&) {
+      if (const int other = snapshot_without_more(first, size_bytes); other >= 0) return take(other, size_bytes);
+      memory_->want_snapshot(world_.rank, kind, 1);  // it takes nothing now, and the next one may be smaller
       throw;
     }
   }
@@ -11962,12 +12962,41 @@ auto SharedLink::post_exit(const WorkerExit& exit) noexcept -> void {
     }
   }
 
-auto SharedLink::free_snapshot(int first, std::size_t size_bytes, const std::string& lack) const -> int {
-    for (int slot = first; slot < first + num_snapshots; ++slot) {
-      const bool is_free = memory_->owner(world_.rank, slot).load() == SnapshotOwners::nobody;
-      if (is_free && memory_->snapshot_growth(world_.rank, slot, size_bytes) == 0) return slot;
+auto SharedLink::take(int slot, std::size_t size_bytes) -> Snapshot {
+    await_snapshot(slot);
+    memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
+    try {
+      return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
+    } catch (...) {
+      memory_->release_snapshot(world_.rank, slot);
+      throw;
     }
-    refuse_snapshot(size_bytes, lack);
+  }
+
+auto SharedLink::lack_of_memory(SnapshotKind kind, int slot, std::size_t size_bytes) const -> std::string {
+    std::string least = memory_->lack_of_memory(world_.rank, slot, size_bytes, 0);
+    if (!least.empty()) return least;
+    for (const Deadline deadline = Deadline::after(memory_->patience);;) {
+      const bool is_last = memory_->has_everyone_told(kind) || deadline.expired();
+      std::string lack = memory_->lack_of_memory(world_.rank, slot, size_bytes, size_bytes);
+      if (lack.empty() || is_last) return lack;
+      if (memory_->is_aborted()) throw_ended("snapshot");
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    }
+  }
+
+auto SharedLink::snapshot_without_more(int first, std::size_t size_bytes) -> int {
+    int largest = first;
+    for (int slot = first; slot < first + num_snapshots; ++slot) {
+      const std::size_t size = memory_->snapshot_size(world_.rank, slot);
+      if (size >= size_bytes && memory_->owner(world_.rank, slot).load() == SnapshotOwners::nobody) return slot;
+      if (size > memory_->snapshot_size(world_.rank, largest)) largest = slot;
+    }
+    if (first != static_cast<int>(SnapshotKind::checkpoint) * num_snapshots) return -1;
+    if (!memory_->lack_of_memory(world_.rank, largest, size_bytes, size_bytes, true).empty()) return -1;
+    for (int slot = first; slot < first + num_snapshots; ++slot) await_snapshot(slot);
+    memory_->empty_others(world_.rank, largest);
+    return largest;
   }
 
 auto SharedLink::throw_ended(const char* operation) const -> void {
@@ -14988,12 +16017,7 @@ auto TrainState::resume() -> void {
     worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
     const auto begin = Clock::now();
     for (const StatePart& part : parts_) {
-      const auto state = checkpoint.load(part.name_, worker_->rank());
-      if (!state) {
-        missing += (missing.empty() ? "" : ", ") + part.name_;
-        continue;
-      }
-      put(part, *state);
+      if (!put_back(part, checkpoint)) missing += (missing.empty() ? "" : ", ") + part.name_;
     }
     const auto end = Clock::now();
     worker_->barrier();
@@ -15046,9 +16070,24 @@ auto TrainState::differs_in_trainer(std::string_view part, const State& then) co
     });
   }
 
-auto TrainState::put(const StatePart& part, const State& state) const -> void {
+auto TrainState::put_back(const StatePart& part, const Checkpoint& checkpoint) const -> bool {
+    const int num_before = checkpoint.manifest().world_size;
+    const auto state = checkpoint.load(part.name_, worker_->rank());
+    if (!state) {
+      if (part.reset_ && worker_->rank() >= num_before) part.reset_();
+      return false;
+    }
+    put(part, part.put_, *state);
+    if (!state->is_own || !part.merge_) return true;
+    for (int gone = worker_->rank() + worker_->world_size(); gone < num_before; gone += worker_->world_size()) {
+      if (const auto other = checkpoint.load(part.name_, gone)) put(part, part.merge_, *other);
+    }
+    return true;
+  }
+
+auto TrainState::put(const StatePart& part, const std::function<void(const State&)>& to, const State& state) const -> void {
     try {
-      part.put_(state);
+      to(state);
     } catch (const ConfigError& error) {
       throw ConfigError{detail::compose("the part \"{}\" of the TrainState does not fit the checkpoint {}: {}",
                                         part.name_, worker_->resumes_from(), error.what())};
@@ -15317,9 +16356,9 @@ auto ConnectingStore::get(std::string_view key, const Deadline& deadline) -> std
             compose("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
       }
       constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{50};
-      const auto left = deadline.remaining();
-      if (auto value = store_.get(key, left <= slice ? deadline : Deadline::after(slice))) return value;
-      if (deadline.expired()) return std::nullopt;
+      const auto look = times_.look(deadline);
+      if (auto value = store_.get(key, Deadline::after(std::min(look.until_next, slice)))) return value;
+      if (look.is_over) return std::nullopt;
     }
   }
 
@@ -15448,7 +16487,7 @@ auto JsonObject::text() const -> std::string { return json_.empty() ? "{}" : jso
 auto LeaseContent::is_elsewhere(const std::string& own_boot) const -> bool { return !boot.empty() && boot != own_boot; }
 
 auto LeaseContent::has_died() const -> bool {
-    const bool is_here = host == host_name() && pid > 0;
+    const bool is_here = host == host_name() && pid > 0 && (pids.empty() || pids == pid_namespace());
     return is_here && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
   }
 
@@ -15474,6 +16513,7 @@ auto LeaseFile::read() const -> std::optional<LeaseContent> {
       content.boot = json.at("boot").text();
       content.has_ended = json.at("has_ended").boolean();
       if (const Json* left = json.find("left")) content.is_left = left->boolean();
+      if (const Json* pids = json.find("pids")) content.pids = pids->text();
       if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
     } catch (const std::exception&) {  // half written by one that has died: as good as none
     }
@@ -15540,8 +16580,11 @@ auto LeaseClaims::path(std::uint64_t generation) const -> std::filesystem::path 
   }
 
 auto LeaseClaims::last() const -> std::uint64_t {
-    // A network file system asks its server what is new in a directory that is opened.
-    const Descriptor directory{uninterrupted([&] { return files_->open_directory(folder_); })};
+    // A network file system asks its server what is new in a directory that is opened: whether there is a folder by
+    // now, and what is in it.
+    const Descriptor run{uninterrupted([&] { return files_->open_directory(folder_.parent_path()); })};
+    const auto open_folder = [&] { return files_->open_directory(folder_); };
+    const Descriptor directory{run.is_open() ? uninterrupted(open_folder) : -1};
     if (!directory.is_open() && errno == ENOENT) return 0;
     std::vector<std::string> names;
     if (!directory.is_open() || uninterrupted([&] { return files_->list(folder_, names); }) != 0) fail("read", errno);
@@ -15551,6 +16594,8 @@ auto LeaseClaims::last() const -> std::uint64_t {
     }
     return last;
   }
+
+auto LeaseClaims::have_folder() const -> bool { return is_there(*files_, folder_); }
 
 auto LeaseClaims::make(std::uint64_t generation) const -> bool {
     if (uninterrupted([&] { return files_->make_directory(folder_); }) != 0 && errno != EEXIST) fail("made", errno);
@@ -15692,7 +16737,8 @@ RunRecord read_run_record(const std::filesystem::path& run,
   return record;
 }
 
-LineFile::LineFile(std::filesystem::path path, std::shared_ptr<Files> files) : path_(std::move(path)), files_(std::move(files)) {}
+LineFile::LineFile(std::filesystem::path path, std::shared_ptr<Files> files,
+                    bool makes_folder) : path_(std::move(path)), files_(std::move(files)), makes_folder_(makes_folder) {}
 
 LineFile::~LineFile() {
     if (file_ >= 0) files_->close(file_);
@@ -15740,6 +16786,7 @@ auto LineFile::reason() const -> std::string { return explain_errno(code_); }
 
 auto LineFile::open() -> bool {
     if (file_ >= 0) return true;
+    if (makes_folder_ && !has_folder()) return false;
     file_ = uninterrupted([this] { return files_->open(path_, O_WRONLY | O_CREAT | O_APPEND); });
     if (file_ < 0) return false;
     struct stat status {};
@@ -15751,6 +16798,10 @@ auto LineFile::open() -> bool {
     }
     size_ = status.st_size;
     return true;
+  }
+
+auto LineFile::has_folder() -> bool {
+    return uninterrupted([this] { return files_->make_directory(path_.parent_path()); }) == 0 || errno == EEXIST;
   }
 
 auto LineFile::note_loss(int code) noexcept -> bool {
@@ -15898,11 +16949,7 @@ RunPlace make_run_directory(const std::string& wanted_name, const std::filesyste
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
     }
     if (!is_new) looking_at_run([&] { check_is_run(path, files); });
-    const bool has_logs = uninterrupted([&] { return files->make_directory(path / "logs"); }) == 0 || errno == EEXIST;
-    if (has_logs) return {name, path, is_new};
-    const int error = errno;
-    if (is_new) files->remove_directory(path);
-    refuse_error(error);
+    return {name, path, is_new};
   }
 }
 
@@ -16009,7 +17056,7 @@ auto PreemptionNotice::is_announced_by(int signal) const -> bool {
     return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
   }
 
-auto PreemptionNotice::concerns_run(int signal) const -> bool { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
+auto PreemptionNotice::concerns_run(int signal) const -> bool { return !is_users_own(signal) || is_announced_by(signal); }
 
 auto PreemptionNotice::interval() const noexcept -> std::chrono::nanoseconds {
     return config_.file.empty() ? std::chrono::nanoseconds{std::chrono::hours{1}} : look_interval;
@@ -16060,25 +17107,27 @@ auto LeaseSight::age() const -> std::optional<Time> {
     return begun_at_ ? std::optional{boot_time() - *begun_at_} : std::nullopt;
   }
 
-HeldLease::HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR | O_CREAT); })};
-    if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
+HeldLease::HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files, bool is_new) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
+    const bool is_made = open(O_RDWR | O_CREAT | O_EXCL);
+    if (!is_made && (errno != EEXIST || !open(O_RDWR | O_CREAT))) {
+      refuse(compose("cannot be opened: {}", explain_errno(errno)));
+    }
     own_.boot = boot_id();
     own_.is_locked = take_lock();
     const LeaseContent before = read_or_refuse();
-    const bool may_live =
-        !before.has_ended && (before.is_elsewhere(own_.boot) || (!before.is_locked && !before.has_died()));
+    const bool is_out_of_reach = own_.is_locked && files_->is_of_this_host(file_.get());
+    const bool may_live = !before.has_ended && may_live_without_lock(before, is_out_of_reach);
     const std::uint64_t generation = generation_before(before);
+    if (generation == 0 && !(is_made && is_new)) write_down_first_claim(is_made);
     const std::uint64_t last_claim = std::max(generation, claimed());
-    const bool is_contended = !own_.is_locked || may_live || last_claim > generation;
+    const bool is_contended = !own_.is_locked || may_live || (last_claim > generation && !is_out_of_reach);
     if (is_contended) watch(before);
-    take_after(last_claim, before, is_contended);
+    take_after(last_claim, before, is_contended, is_made && is_new && last_claim == 0);
   }
 
 HeldLease::HeldLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
             const LeaseTimes& times, std::shared_ptr<Files> files) : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR); })};
-    if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
+    if (!open(O_RDWR)) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = try_lock();
     const LeaseContent before = read_or_refuse();
@@ -16086,7 +17135,7 @@ HeldLease::HeldLease(const std::filesystem::path& run, const LeaseContent& from,
     // Then those of this host are kept out by the lock, and others still wait for a silence.
     const bool is_by_lock = !is_silent && before.is_locked && !before.has_ended && !before.is_elsewhere(own_.boot);
     if (is_by_lock && !own_.is_locked) throw_in_use(before, ", and another process takes it over");
-    take_after(last_claim, before, true);
+    take_after(std::max(last_claim, std::uint64_t{1}), before, true, false);  // the file is the first claim
   }
 
 auto HeldLease::path() const noexcept -> const std::filesystem::path& { return lease_file_.path(); }
@@ -16125,17 +17174,31 @@ auto HeldLease::end(bool is_left_to_others) const -> void {
 
 auto HeldLease::run() const -> std::filesystem::path { return path().parent_path(); }
 
+auto HeldLease::open(int flags) -> bool {
+    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), flags); })};
+    return file_.is_open();
+  }
+
 auto HeldLease::claimed() const -> std::uint64_t {
     return with_claims([this] { return LeaseClaims{run(), files_}.last(); });
   }
 
-auto HeldLease::take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended) -> void {
+auto HeldLease::write_down_first_claim(bool is_made) const -> void {
+    with_claims([&] {
+      const LeaseClaims claims{run(), files_};
+      const bool is_claimed = !is_made || is_there(*files_, run() / "run.json");
+      if (is_claimed && !claims.have_folder()) static_cast<void>(claims.make(1));
+    });
+  }
+
+auto HeldLease::take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended, bool is_claimed) -> void {
     own_.lease = {.generation = last_claim + 1, .id = unique_name()};
     own_.host = host_name();
     own_.since = time_text(std::time(nullptr));
     own_.pid = ::getpid();
+    own_.pids = pid_namespace();
     const LeaseClaims claims{run(), files_};
-    if (!with_claims([&] { return claims.make(own_.lease.generation); })) {
+    if (!is_claimed && !with_claims([&] { return claims.make(own_.lease.generation); })) {
       throw_in_use(before, ", and another process takes it over");
     }
     try {
@@ -16145,7 +17208,7 @@ auto HeldLease::take_after(std::uint64_t last_claim, const LeaseContent& before,
         refuse(compose("cannot be written: {}", explain_errno(errno)));
       if (claimed() > own_.lease.generation) throw_in_use(before, ", and another process has taken it over since");
     } catch (...) {
-      claims.withdraw(own_.lease.generation);
+      if (!is_claimed) claims.withdraw(own_.lease.generation);
       throw;
     }
   }
@@ -16183,6 +17246,11 @@ auto HeldLease::try_lock() const -> bool {
     whole.l_whence = SEEK_SET;
     const auto take = [&] { return files_->lock(file_.get(), F_OFD_SETLK, whole); };
     return uninterrupted(take) == 0 || (errno != EAGAIN && errno != EACCES);
+  }
+
+auto HeldLease::may_live_without_lock(const LeaseContent& holder, bool is_out_of_reach) const -> bool {
+    if (holder.is_elsewhere(own_.boot)) return !(is_out_of_reach && holder.host == host_name());
+    return !holder.is_locked && !holder.has_died();
   }
 
 auto HeldLease::take_lock() const -> bool {
@@ -16239,7 +17307,8 @@ auto HeldLease::read_or_refuse() const -> LeaseContent {
 auto HeldLease::write(const LeaseContent& content) const -> void {
     JsonObject object;
     object.add("generation", content.lease.generation).add("id", content.lease.id).add("host", content.host);
-    object.add("since", content.since).add("pid", content.pid).add("boot", content.boot);
+    object.add("since", content.since).add("pid", content.pid).add("pids", content.pids);
+    object.add("boot", content.boot);
     object.add("has_ended", content.has_ended).add("left", content.is_left);
     std::string text = object.add("locked", content.is_locked).text();
     text.resize(LeaseFile::size - 1, ' ');
@@ -16259,7 +17328,7 @@ auto HeldLease::refuse(const std::string& why) const -> void {
   }
 
 RunLease::RunLease(const std::filesystem::path& run, const LeaseTimes& times,
-                    std::shared_ptr<Files> files) : times_(times), held_(std::make_shared<HeldLease>(run, times, std::move(files))) {}
+                    std::shared_ptr<Files> files, bool is_new) : times_(times), held_(std::make_shared<HeldLease>(run, times, std::move(files), is_new)) {}
 
 RunLease::RunLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
            const LeaseTimes& times, std::shared_ptr<Files> files) : times_(times), held_(std::make_shared<HeldLease>(run, from, is_silent, last_claim, times, std::move(files))) {}
@@ -16333,7 +17402,7 @@ auto RunLease::takeover() const noexcept -> const std::string& { return held_->t
 RunLease take_lease(const RunPlace& place,
                                          const std::shared_ptr<Files>& files) {
   try {
-    return RunLease{place.path, {}, files};
+    return RunLease{place.path, {}, files, place.is_new};
   } catch (const RunInUse&) {
     throw;
   } catch (const Error&) {
@@ -16901,13 +17970,32 @@ auto CheckpointWriter::parts_of(const SaveJob& job) const -> std::vector<Checkpo
 
 auto CheckpointWriter::make_run_durable() -> void {
     if (is_run_durable_) return;
-    sync_file(run_ / "run.json", &Files::sync);
+    make_record_durable(run_ / "run.json");
     const auto lease = run_ / "lease.json";  // has the generation of what follows
-    if (is_there(*files_, lease)) sync_file(lease, &Files::sync);
+    if (is_there(*files_, lease)) make_record_durable(lease);
     sync_directory(*files_, run_);
     sync_directory(*files_, run_.parent_path());
     sync_directory(*files_, run_.parent_path().parent_path());
     is_run_durable_ = true;
+  }
+
+auto CheckpointWriter::make_record_durable(const std::filesystem::path& path) -> void {
+    if (in_doubt_.count(path) == 0) {
+      try {
+        return sync_file(path, &Files::sync);
+      } catch (const Error&) {
+        in_doubt_.insert(path);
+      }
+    }
+    const std::string text = content_of(*files_, path).value_or("");
+    const auto bytes = std::as_bytes(std::span{text});
+    const Descriptor file{uninterrupted([&] { return files_->open(path, O_WRONLY); })};
+    const auto write = [&] { return files_->write_at(file.get(), bytes.data(), bytes.size(), 0); };
+    if (!file.is_open() || uninterrupted(write) != static_cast<ssize_t>(bytes.size())) {
+      throw Error{compose("{} cannot be written: {}", path.string(), explain_errno(errno))};
+    }
+    sync_file(path, &Files::sync);
+    in_doubt_.erase(path);
   }
 
 auto CheckpointWriter::sync_file(const std::filesystem::path& path, int (Files::*sync)(int)) -> void {
@@ -17104,7 +18192,7 @@ auto ReportFile::cuts() -> bool {
 
 RunFiles::RunFiles(const std::filesystem::path& run, int world_size, std::shared_ptr<Files> files) : files_(std::move(files)), metrics_(run / "metrics.jsonl", files_), events_(run / "events.jsonl", files_) {
     for (int rank = 0; rank < world_size; ++rank) {
-      logs_.push_back(std::make_unique<LineFile>(run / "logs" / compose("rank-{}.log", rank), files_));
+      logs_.push_back(std::make_unique<LineFile>(run / "logs" / compose("rank-{}.log", rank), files_, true));
     }
     outcomes_.resize(first_log_at + logs_.size());
   }
@@ -18018,6 +19106,45 @@ std::string difference_of_settings(const RunConfig& run, const ScalingConfig& sc
   return difference_of(now, then);
 }
 
+std::vector<std::pair<std::uint64_t, SampleShelf*>> shelves_of(const Datasets& datasets) {
+  std::vector<std::pair<std::uint64_t, SampleShelf*>> all;
+  for (const NamedDataset& one : datasets) {
+    one.dataset.node()->visit_shelves([&](const DataNode& node, SampleShelf& shelf) {
+      std::string what = compose("{} {}", one.name, node.describe());
+      for (const Field& field : *node.schema()) {
+        what += compose(" {} {} {}", field.name, static_cast<int>(field.dtype), joined(field.shape, "x"));
+      }
+      all.emplace_back(digest_of(std::as_bytes(std::span{what})), &shelf);
+    });
+  }
+  return all;
+}
+
+void share_shelves(Worker& worker, const WorkerLink& link, const Datasets& datasets) {
+  Store& store = worker.store();
+  if (worker.local_world_size() == 1 || store.joins_threads()) return;
+  const bool is_first = worker.local_rank() == 0;
+  if (!is_first && link.sees_snapshots_of(worker.rank() - worker.local_rank())) return;  // it has these already
+  const auto own = shelves_of(datasets);
+  if (own.empty()) return;
+  const std::string key = compose("shelves/{}", worker.world().node);
+  if (is_first) {
+    std::string text;
+    for (const auto& [what, shelf] : own) text += compose("{} {}\n", what, shelf->address());
+    try {
+      store.set(key, text);
+    } catch (const Error&) {  // there is no room: each process finds out by itself
+    }
+    return;
+  }
+  std::istringstream lines{store.get(key, Deadline::after(std::chrono::seconds{2})).value_or("")};
+  std::string line;
+  for (auto shelf = own.begin(); shelf != own.end() && std::getline(lines, line); ++shelf) {
+    const std::string what = compose("{} ", shelf->first);
+    if (line.starts_with(what)) static_cast<void>(shelf->second->take_other(line.substr(what.size())));
+  }
+}
+
 std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;
@@ -18077,7 +19204,7 @@ auto AttentiveWait::listen_to(WorkerGroup& group) -> void {
 
 auto AttentiveWait::note(int signal, bool is_file) noexcept -> void {
     signal_ = signal;
-    was_told_to_leave_ = was_told_to_leave_ || (signal != 0 && signal != SIGUSR1 && !is_file);
+    was_told_to_leave_ = was_told_to_leave_ || (signal != 0 && !is_users_own(signal) && !is_file);
   }
 
 auto AttentiveWait::sleep(std::chrono::nanoseconds time) -> bool {
@@ -18114,8 +19241,8 @@ auto Farewell::begin(bool is_preempted, int num_saved, Time now) noexcept -> voi
     began_ = now;
   }
 
-auto Farewell::is_late(int num_saved, std::chrono::nanoseconds grace, Time now) const noexcept -> bool {
-    return num_saved == num_saved_before_ && now >= began_ + grace / 2;
+auto Farewell::is_late(std::chrono::nanoseconds grace, Time now) const noexcept -> bool {
+    return now >= began_ + grace / 2;
   }
 
 auto Farewell::wakes_at(std::chrono::nanoseconds grace, Time now) const noexcept -> Time {
@@ -18622,7 +19749,7 @@ auto Supervision::look_for_room() -> void {
   }
 
 auto Supervision::save_before_it_is_too_late() -> void {
-    const bool is_late = farewell_.is_late(checkpoints_->num_written(), config_.stop_grace, Clock::now());
+    const bool is_late = farewell_.is_late(config_.stop_grace, Clock::now());
     if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(point_.attempt());
   }
 
@@ -19091,7 +20218,8 @@ void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   for (const int signal : run.preemption.signals) {
     if (std::find(caught_signals.begin(), caught_signals.end(), signal) != caught_signals.end()) continue;
     throw ConfigError{compose(
-        "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGINT and SIGHUP",
+        "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGUSR2, SIGINT and "
+        "SIGHUP",
         signal_name(signal), signal)};
   }
   if (run.preemption.exit_status < 1 || run.preemption.exit_status > 255) {
@@ -19484,8 +20612,12 @@ auto StoredFile::read(std::uint64_t offset, void* to, std::size_t size) const ->
     if (unpacked_ != nullptr) {
       if (size > 0) std::memcpy(to, unpacked_->data() + offset, size);
     } else if (read_file(offset, static_cast<char*>(to), size) != size) {
-      fail(offset, "the file has changed since it was first read");
+      fail_changed(offset);
     }
+  }
+
+auto StoredFile::check_unchanged() const -> void {
+    if (file_ != nullptr && file_->stamp_now() != stamp_) fail_changed(0);
   }
 
 auto StoredFile::read_text(std::uint64_t offset, std::size_t size) const -> std::string {
@@ -19497,6 +20629,10 @@ auto StoredFile::read_text(std::uint64_t offset, std::size_t size) const -> std:
 auto StoredFile::fail(std::uint64_t offset, std::string_view what) const -> void {
     throw DataError{compose("{}: byte {}{}: {}", path_, offset,
                             unpacked_ != nullptr ? std::string_view{" of what it holds"} : std::string_view{}, what)};
+  }
+
+auto StoredFile::fail_changed(std::uint64_t offset) const -> void {
+    fail(offset, "the file has changed since it was first read: make the source anew");
   }
 
 auto StoredFile::read_file(std::uint64_t offset, char* to, std::size_t size) const -> std::size_t {
@@ -19511,7 +20647,7 @@ auto StoredArray::stored_row() const noexcept -> std::size_t { return width() * 
 
 auto StoredArray::row() const noexcept -> std::size_t { return width() * size_of(element.dtype); }
 
-StoredArray make_array(std::string name, StoredElement element,
+StoredArray make_array(const std::string& name, StoredElement element,
                                             const std::vector<std::uint64_t>& shape,
                                             std::shared_ptr<const StoredFile> file, std::uint64_t begin) {
   const auto fail = [&](std::string_view what) {
@@ -19521,13 +20657,12 @@ StoredArray make_array(std::string name, StoredElement element,
   std::uint64_t width = 1;
   std::uint64_t size = 0;
   constexpr std::uint64_t most = std::uint64_t{1} << 40U;  // also of samples that there are none of
-  StoredArray array{.field = {.name = std::move(name), .dtype = element.dtype}, .samples = shape.front()};
+  StoredArray array{.field = {.name = name, .dtype = element.dtype}, .samples = shape.front()};
   for (std::size_t axis = 1; axis < shape.size(); ++axis) {
     if (shape[axis] == 0) fail("its samples are empty");
     if (__builtin_mul_overflow(width, shape[axis], &width) || width > most) fail("it is larger than any file");
     array.field.shape.push_back(static_cast<std::int64_t>(shape[axis]));
   }
-  name = array.field.name;
   if (__builtin_mul_overflow(width * element.size, array.samples, &size) || size > file->size() - begin) {
     fail(compose("{} bytes are left in the file, which has {}: it was cut off", file->size() - begin, file->size()));
   }
@@ -19620,9 +20755,14 @@ auto ArrayTable::read(std::span<const std::uint64_t> ids) const -> Block {
       const std::size_t row = (*schema_)[column].width() * size_of((*schema_)[column].dtype);
       const std::shared_ptr<std::byte[]> bytes{new std::byte[row * ids.size()]};  // not zeroed first
       std::byte* to = bytes.get();
+      std::vector<bool> is_read(parts_.size());
       for (const Run& run : runs) {
         ArrayReader{parts_[run.part][column]}.read(run.first, run.count, to);
         to += run.count * row;
+        is_read[run.part] = true;
+      }
+      for (std::size_t part = 0; part < parts_.size(); ++part) {
+        if (is_read[part]) parts_[part][column].file->check_unchanged();
       }
       columns.emplace_back(std::shared_ptr<const std::byte>{bytes, bytes.get()}, ids.size(), row);
     }
@@ -19775,8 +20915,10 @@ auto BatchMapper::schema(const Schema& before) const -> Schema {
   }
 
 auto BatchMapper::transform(const Block& block) const -> Block {
-    Block changed = function_(block);
-    if (std::equal(changed.ids().begin(), changed.ids().end(), block.ids().begin(), block.ids().end())) return changed;
+    const Block changed = function_(block);
+    if (std::equal(changed.ids().begin(), changed.ids().end(), block.ids().begin(), block.ids().end())) {
+      return block.with(changed.shared_schema(), changed.columns());
+    }
     throw DataError{
         detail::compose("the function of a BatchMapper made {} samples of {}, or changed their order: it "
                         "must give each sample it gets, with its id; filter() and flat_map() of a dataset "
@@ -19921,7 +21063,7 @@ Block with_columns(const Block& block, const std::vector<Field>& fields,
     place ? all[*place] = std::move(columns[at]) : all.emplace_back(std::move(columns[at]));
   }
   auto schema = is_same_schema ? block.shared_schema() : std::make_shared<const Schema>(with_fields(before, fields));
-  return {std::move(schema), std::move(all), {block.ids().begin(), block.ids().end()}};
+  return block.with(std::move(schema), std::move(all));
 }
 
 FeatureColumns::FeatureColumns(const Schema& schema, const std::vector<std::string>& names) {
@@ -19988,11 +21130,7 @@ auto Concatenator::touches() const -> TouchedColumns {
     return columns;
   }
 
-auto Concatenator::fingerprint() const -> std::uint64_t {
-    detail::Fingerprint fingerprint;
-    detail::identify_options(options_, fingerprint);
-    return fingerprint.value();
-  }
+auto Concatenator::fingerprint() const -> std::uint64_t { return detail::fingerprint_of_options(options_).value(); }
 
 auto Concatenator::schema(const Schema& before) const -> Schema { return plan(before).schema; }
 
@@ -20001,7 +21139,7 @@ auto Concatenator::transform(const Block& block) const -> Block {
     std::vector<Column> columns;
     for (const std::size_t column : plan.kept) columns.push_back(block[column]);
     columns.push_back(joined(block, plan));
-    return {std::make_shared<const Schema>(plan.schema), std::move(columns), {block.ids().begin(), block.ids().end()}};
+    return block.with(std::make_shared<const Schema>(plan.schema), std::move(columns));
   }
 
 auto Concatenator::plan(const Schema& before) const -> Plan {
@@ -20101,7 +21239,8 @@ CategoryView as_kind(double value, CategoryKind kind) noexcept {
   return value;
 }
 
-CategoryCounts::CategoryCounts(std::uint64_t limit, std::string where) : limit_(limit), where_(std::move(where)) {}
+CategoryCounts::CategoryCounts(std::uint64_t limit, std::string where,
+                          std::string_view remedy) : limit_(limit), where_(std::move(where)), remedy_(remedy) {}
 
 auto CategoryCounts::add(const CategoryView& category, std::uint64_t times) -> void {
     count_ += times;
@@ -20111,9 +21250,8 @@ auto CategoryCounts::add(const CategoryView& category, std::uint64_t times) -> v
     }
     if (counts_.size() >= limit_) {
       throw DataError{
-          compose("{} has more than {} categories, {} among them: leave it out if its values are not categories, or "
-                  "raise .category_limit",
-                  where_, limit_, category_text(category))};
+          compose("{} has more than {} categories, {} among them: leave it out if its values are not categories{}",
+                  where_, limit_, category_text(category), remedy_)};
     }
     counts_.emplace(category_of(category), times);
   }
@@ -20146,10 +21284,14 @@ CategoryLearner::CategoryLearner(std::string_view who, std::vector<std::string> 
 auto CategoryLearner::begin(const Schema& schema) -> void {
     columns_.clear();
     counts_.clear();
+    if (!has_options()) {
+      for (const std::string& name : chosen_) static_cast<void>(column_of_option(who_, "its column", schema, name));
+    }
     for (const std::string& name :
          columns_meant(who_, schema, chosen_, except_, "a number or a text per sample", has_cells)) {
       columns_.push_back({.name = name, .kind = kind_of(schema[schema.index_of(name)])});
-      counts_.emplace_back(limit_, compose("{}: column \"{}\"", who_, name));
+      counts_.emplace_back(limit_, compose("{}: column \"{}\"", who_, name),
+                           has_options() ? CategoryCounts::raise_limit : "");
     }
   }
 
@@ -20210,11 +21352,13 @@ auto CategoryLearner::field_in(const Schema& schema, const CategoryColumn& colum
   }
 
 auto CategoryLearner::refuse_unseen(std::uint64_t id, const CategoryColumn& column, const CategoryView& category) const -> void {
-    throw DataError{
-        compose("{} has not seen {} in column \"{}\", where sample {} has it: learn from all categories, or "
-                "set .unseen to Unseen::ignore",
-                who_, category_text(category), column.name, id)};
+    throw DataError{compose("{} has not seen {} in column \"{}\", where sample {} has it: learn from all {}", who_,
+                            category_text(category), column.name, id,
+                            has_options() ? "categories, or set .unseen to Unseen::ignore"
+                                          : "labels, or leave such samples out by filter()")};
   }
+
+auto CategoryLearner::has_options() const noexcept -> bool { return who_ != "LabelEncoder"; }
 
 auto CategoryEncoder::begin(const Schema& schema) -> void { learner_.begin(schema); }
 
@@ -20849,9 +21993,7 @@ auto SimpleImputer::finish() -> void {
 auto SimpleImputer::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
 
 auto SimpleImputer::fingerprint() const -> std::uint64_t {
-    detail::Fingerprint fingerprint;
-    detail::identify_options(options_, fingerprint);
-    for (const detail::FeatureColumn& column : learned_.numbers) fingerprint.add(std::string_view{column.name});
+    detail::Fingerprint fingerprint = detail::fingerprint_of_learned(options_, learned_.numbers);
     fingerprint.add(learned_.texts);
     return fingerprint.value();
   }
@@ -21212,15 +22354,15 @@ auto JsonTypeGuess::add_number(JsonScanner& scanner) -> void {
     has_number_ = true;
   }
 
-bool is_json_object(std::string_view line) {
+std::string fault_of_json_object(std::string_view line) {
   JsonScanner scanner{line};
   try {
-    if (scanner.kind() != JsonKind::object) return false;
+    if (scanner.kind() != JsonKind::object) scanner.fail("each line must be an object");
     scanner.skip_value();
     scanner.expect_end();
-    return true;
-  } catch (const JsonFault&) {
-    return false;
+    return {};
+  } catch (const JsonFault& fault) {
+    return fault.what();
   }
 }
 
@@ -21231,7 +22373,7 @@ std::vector<Field> guess_json_fields(const JsonLinesSourceOptions& options,
   const std::size_t lines = std::min(cutter.lines(), options.inference_rows);
   std::size_t num_sound = 0;
   for (std::size_t line = 0; line < lines; ++line) {
-    if (!is_json_object(cutter.line(line))) continue;
+    if (!fault_of_json_object(cutter.line(line)).empty()) continue;
     ++num_sound;
     JsonScanner scanner{cutter.line(line)};
     const auto add = [&](const std::string& name) {
@@ -21244,6 +22386,18 @@ std::vector<Field> guess_json_fields(const JsonLinesSourceOptions& options,
   std::vector<Field> fields;
   for (const auto& [name, guess] : guesses) fields.push_back(guess.field(name, options.floats, num_sound));
   return fields;
+}
+
+std::string describe_no_json_fields(const std::string& file, const TextHead& head,
+                                                         const LineCutter& cutter) {
+  const std::string what = compose("{} has no JSON object with a key on its first lines", file);
+  for (std::size_t line = 0; line < cutter.lines(); ++line) {
+    const std::string fault = fault_of_json_object(cutter.line(line));
+    if (fault.empty()) continue;
+    return compose("{}:{}: {}: {}", file, 1 + std::count(head.text(), head.text() + cutter.begin(line), '\n'), fault,
+                   what);
+  }
+  return what;
 }
 
 std::shared_ptr<const JsonLinesPlan> make_json_lines_plan(const JsonLinesSourceOptions& options,
@@ -21265,7 +22419,7 @@ std::shared_ptr<const JsonLinesPlan> make_json_lines_plan(const JsonLinesSourceO
     else
       *same = given;
   }
-  if (fields.empty()) throw DataError{compose("{} has no JSON object with a key on its first lines", file)};
+  if (fields.empty()) throw DataError{describe_no_json_fields(file, head, cutter)};
   Schema schema{fields};
   if (!options.columns.empty()) {
     std::vector<Field> chosen;
@@ -21295,7 +22449,9 @@ auto JsonLinesParser::end(std::size_t record) const noexcept -> std::size_t { re
 
 auto JsonLinesParser::parse(RecordFaults& faults) -> std::vector<Column> {
     BlockBuilder builder{plan_->schema};
+    const std::vector<std::size_t> left_out = faults.records();
     for (std::size_t record = 0; record < records(); ++record) {
+      if (std::binary_search(left_out.begin(), left_out.end(), record)) continue;
       SampleWriter& sample = builder.add(0);
       try {
         parse_line(cutter_.line(record), sample);
@@ -21391,6 +22547,12 @@ auto JsonLinesFormat::plan(const Options& options, const std::string& file,
     return detail::make_json_lines_plan(options, file, head);
   }
 
+auto JsonLinesFormat::has_records(const Options& /*options*/, const detail::TextHead& head) -> bool {
+    detail::LineCutter cutter{false};
+    cutter.cut(head.text(), head.size());
+    return !head.is_whole() || cutter.lines() > 0;
+  }
+
 auto JsonLinesFormat::header_size(const Plan& /*plan*/, const std::string& /*file*/,
                                                               const char* /*text*/, std::size_t /*size*/,
                                                               bool /*is_end*/) -> std::optional<std::size_t> {
@@ -21401,11 +22563,7 @@ Normalizer::Normalizer(Options options) : options_(std::move(options)) {}
 
 auto Normalizer::touches() const -> TouchedColumns { return detail::touched(options_.columns); }
 
-auto Normalizer::fingerprint() const -> std::uint64_t {
-    detail::Fingerprint fingerprint;
-    detail::identify_options(options_, fingerprint);
-    return fingerprint.value();
-  }
+auto Normalizer::fingerprint() const -> std::uint64_t { return detail::fingerprint_of_options(options_).value(); }
 
 auto Normalizer::schema(const Schema& before) const -> Schema { return detail::with_fields(before, fields_after(before)); }
 
@@ -21925,7 +23083,7 @@ auto TarReader::next() -> std::optional<TarMember> {
       if (!read_header()) return std::nullopt;
       const char type = header_[156];
       std::uint64_t size = read_number(124, 12);
-      if (type == 'L' || type == 'x') {
+      if (type == 'L' || type == 'K' || type == 'x') {
         read_extension(type, size, extension);
         continue;
       }
@@ -21933,10 +23091,13 @@ auto TarReader::next() -> std::optional<TarMember> {
       const bool has_no_data = type >= '1' && type <= '6';  // links, devices, folders
       left_ = has_no_data ? 0 : padded(size, begin);
       if (type == 'S' || extension.is_sparse) fail(begin, "it holds a sparse file: pack it without --sparse");
-      if (type == '0' || type == '\0' || type == '7') {
-        return TarMember{extension.name.empty() ? read_name() : std::move(extension.name), {at_, size}};
+      const bool is_link = type == '1' || type == '2';
+      if (is_link || type == '0' || type == '\0' || type == '7') {
+        TarMember member{extension.name.empty() ? read_name() : std::move(extension.name), {at_, is_link ? 0 : size}};
+        if (is_link) member.link = extension.link.empty() ? std::string{field(157, 100)} : std::move(extension.link);
+        return member;
       }
-      if (type != 'K' && type != 'g') extension = {};  // these say nothing that matters here
+      if (type != 'g') extension = {};  // this says nothing that matters here
       skip(std::exchange(left_, 0));
     }
   }
@@ -21983,13 +23144,35 @@ auto TarReader::padded(std::uint64_t size, std::uint64_t offset) const -> std::u
   }
 
 auto TarReader::read_header() -> bool {
-    const std::uint64_t begin = at_;
-    const std::size_t got = bytes_->read(header_.data(), header_.size());
-    at_ += got;
-    if (got == 0 ||
-        (got == header_.size() && std::all_of(header_.begin(), header_.end(), [](char c) { return c == 0; })))
+    for (bool is_behind_end = false;; is_behind_end = true) {
+      const std::uint64_t begin = at_;
+      const std::size_t got = bytes_->read(header_.data(), header_.size());
+      at_ += got;
+      if (begin == 0) check_is_plain(got);
+      if (got == 0) return false;
+      const bool is_whole = got == header_.size();
+      if (is_whole && std::all_of(header_.begin(), header_.end(), [](char c) { return c == 0; })) continue;
+      if (is_behind_end) return is_whole && may_begin_another();
+      if (!is_whole) fail(at_, "it ends in the middle of a header: it was cut off");
+      if (!has_right_sum()) fail(begin, "no header is here, or a damaged one: its checksum is wrong");
+      return true;
+    }
+  }
+
+auto TarReader::check_is_plain(std::size_t got) const -> void {
+    const std::string_view fault = fault_of_compression({header_.data(), got});
+    if (!fault.empty()) throw DataError{compose("{} cannot be read: {}", path_, fault)};
+  }
+
+auto TarReader::may_begin_another() const -> bool {
+    try {
+      return has_right_sum();
+    } catch (const DataError&) {
       return false;
-    if (got < header_.size()) fail(at_, "it ends in the middle of a header: it was cut off");
+    }
+  }
+
+auto TarReader::has_right_sum() const -> bool {
     const auto sum_of = [&](auto value_of) {
       const auto add = [&](std::int64_t sum, char c) { return sum + value_of(c); };
       const std::int64_t before = std::accumulate(header_.begin(), header_.begin() + 148, std::int64_t{8 * ' '}, add);
@@ -21997,11 +23180,8 @@ auto TarReader::read_header() -> bool {
     };
     // Some old programs add signed characters.
     const auto sum = static_cast<std::int64_t>(read_number(148, 8));
-    if (sum != sum_of([](char c) { return static_cast<unsigned char>(c); }) &&
-        sum != sum_of([](char c) { return static_cast<signed char>(c); })) {
-      fail(begin, "no header is here, or a damaged one: its checksum is wrong");
-    }
-    return true;
+    return sum == sum_of([](char c) { return static_cast<unsigned char>(c); }) ||
+           sum == sum_of([](char c) { return static_cast<signed char>(c); });
   }
 
 auto TarReader::field(std::size_t begin, std::size_t size) const noexcept -> std::string_view {
@@ -22040,8 +23220,8 @@ auto TarReader::read_extension(char type, std::uint64_t size, Extension& extensi
     const std::uint64_t padding = padded(size, begin) - size;
     const std::string text = read_text(size);
     skip(padding);
-    if (type == 'L') {
-      extension.name = text.substr(0, text.find('\0'));
+    if (type != 'x') {
+      (type == 'L' ? extension.name : extension.link) = text.substr(0, text.find('\0'));
       return;
     }
     for (std::string_view rest = text; !rest.empty();) {
@@ -22060,6 +23240,7 @@ auto TarReader::read_extension(char type, std::uint64_t size, Extension& extensi
 
 auto TarReader::add_record(std::string_view key, std::string_view value, Extension& extension) const -> void {
     if (key == "path") extension.name = value;
+    if (key == "linkpath") extension.link = value;
     if (key.starts_with("GNU.sparse.")) extension.is_sparse = true;
     if (key != "size") return;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), extension.size.emplace());
@@ -22125,6 +23306,12 @@ auto TarSampleReader::add(TarSample& sample, TarContents contents) -> void {
     if (!column || *column >= plan_->num_suffixes) return;
     if (sample.places[*column]) return add_fault(sample, compose("it has two files .{}", name_.suffix));
     sample.places[*column] = member_->place;
+    if (member_->link) {
+      return add_fault(sample,
+                       compose("its .{} is a link to \"{}\", and links are not followed: pack files instead, as "
+                               "tar does with --dereference --hard-dereference",
+                               name_.suffix, shown_text(*member_->link)));
+    }
     if (member_->place.size > plan_->max_member_bytes) {
       return add_fault(sample, compose("its .{} has {} bytes, and .max_member_bytes allows {}", name_.suffix,
                                        member_->place.size, plan_->max_member_bytes));
@@ -22164,7 +23351,6 @@ std::vector<std::string> first_tar_suffixes(const std::string& path,
     key = name.key;
     if (std::find(suffixes.begin(), suffixes.end(), name.suffix) == suffixes.end()) suffixes.push_back(name.suffix);
   }
-  if (suffixes.empty()) throw DataError{compose("{} holds no files whose names are KEY.SUFFIX", path)};
   return suffixes;
 }
 
@@ -22221,7 +23407,7 @@ auto TarShards::make_plan() -> std::shared_ptr<const TarPlan> {
     std::vector<std::string> suffixes = options_.bytes;
     suffixes.insert(suffixes.end(), options_.text.begin(), options_.text.end());
     const bool is_told = !suffixes.empty();
-    if (!is_told) suffixes = first_tar_suffixes(names_now().front(), open_bytes(names_now().front()));
+    if (!is_told) suffixes = find_suffixes();
     std::vector<Field> fields;
     for (std::size_t at = 0; at < suffixes.size(); ++at) {
       const bool is_text = is_told ? at >= options_.bytes.size() : is_usually_text(suffixes[at]);
@@ -22232,6 +23418,21 @@ auto TarShards::make_plan() -> std::shared_ptr<const TarPlan> {
     auto schema = std::make_shared<const Schema>(std::move(fields));
     if (!options_.label.empty()) (void)column_of_option(describe(), ".label", *schema, options_.label);
     return std::make_shared<const TarPlan>(TarPlan{std::move(schema), suffixes.size(), options_.max_member_bytes});
+  }
+
+auto TarShards::find_suffixes() -> std::vector<std::string> {
+    std::string fault;
+    for (const std::string& name : names_now()) {
+      try {
+        std::vector<std::string> suffixes = first_tar_suffixes(name, open_bytes(name));
+        if (!suffixes.empty()) return suffixes;
+        if (fault.empty()) fault = compose("{} holds no files whose names are KEY.SUFFIX", name);
+      } catch (const DataError& error) {
+        if (options_.on_error.stops_at_once()) throw;
+        fault = error.what();  // another archive may tell what there is
+      }
+    }
+    throw DataError{fault};
   }
 
 auto TarShards::is_usually_text(std::string_view suffix) noexcept -> bool {
@@ -22284,6 +23485,7 @@ TarIndex::TarIndex(std::shared_ptr<TarShards> shards) : shards_(std::move(shards
 
 auto TarIndex::find(std::uint64_t id) -> std::optional<Place> {
     const std::lock_guard lock{mutex_};
+    if (found_) return id < num_found() ? std::optional{place_in(*found_, static_cast<std::size_t>(id))} : std::nullopt;
     while (id >= places_.size() && extend()) {
     }
     if (id >= places_.size()) return std::nullopt;
@@ -22292,9 +23494,68 @@ auto TarIndex::find(std::uint64_t id) -> std::optional<Place> {
 
 auto TarIndex::count() -> std::uint64_t {
     const std::lock_guard lock{mutex_};
+    if (!found_ && !is_whole_ && shelf_.has_use()) find_all();
+    if (found_) return num_found();
     while (extend()) {
     }
     return places_.size();
+  }
+
+auto TarIndex::num_found() const noexcept -> std::uint64_t { return found_->rows() - 1; }
+
+auto TarIndex::find_all() -> void {
+    const std::size_t num_columns = shards_->plan()->num_suffixes;
+    const auto schema =
+        std::make_shared<const Schema>(Schema{{"file", Dtype::i64},
+                                              {"places", Dtype::i64, {static_cast<std::int64_t>(2 * num_columns)}},
+                                              Field::text("key")});
+    found_ = shelf_.find_or_make(schema, [&](const auto& progress) {
+      while (extend()) progress();
+      return std::vector<Block>{to_block(schema)};
+    });
+    const std::size_t last = found_->rows() - 1;
+    shards_->skips().raise_to(static_cast<std::uint64_t>((*found_)[0].values<std::int64_t>(last)[0]));
+    std::string_view names = (*found_)[2].text(last);
+    while (!names.empty()) {
+      const std::string_view name = names.substr(0, names.find(between_names));
+      shards_->skips().name(std::string{name});
+      names.remove_prefix(std::min(name.size() + 1, names.size()));
+    }
+    places_ = {};
+    walk_.reset();
+  }
+
+auto TarIndex::to_block(const std::shared_ptr<const Schema>& schema) const -> Block {
+    BlockBuilder builder{schema, places_.size() + 1};
+    std::size_t file = 0;
+    const std::vector<std::string> names = shards_->names();
+    std::vector<std::int64_t> numbers;
+    for (const Place& place : places_) {
+      while (names[file] != place.file->path()) ++file;
+      numbers.clear();
+      for (const auto& [offset, size] : place.places) {
+        numbers.insert(numbers.end(), {static_cast<std::int64_t>(offset), static_cast<std::int64_t>(size)});
+      }
+      SampleWriter& writer = builder.add(builder.rows());
+      writer.set(0, static_cast<std::int64_t>(file));
+      writer.set(1, numbers);
+      writer.set(2, place.key);
+    }
+    numbers.assign((*schema)[1].width(), 0);
+    SampleWriter& writer = builder.add(builder.rows());
+    writer.set(0, static_cast<std::int64_t>(shards_->skips().count()));
+    writer.set(1, numbers);
+    writer.set(2, joined(shards_->skips().names(), std::string_view{&between_names, 1}));
+    return builder.build();
+  }
+
+auto TarIndex::place_in(const Block& all, std::size_t row) -> Place {
+    const auto numbers = all[1].values<std::int64_t>(row);
+    Place place{file_of(static_cast<std::size_t>(all[0].values<std::int64_t>(row)[0])), std::string{all[2].text(row)}};
+    for (std::size_t at = 0; at < numbers.size(); at += 2) {
+      place.places.push_back({static_cast<std::uint64_t>(numbers[at]), static_cast<std::uint64_t>(numbers[at + 1])});
+    }
+    return place;
   }
 
 auto TarIndex::extend() -> bool {
@@ -22312,16 +23573,20 @@ auto TarIndex::extend() -> bool {
       walk_.reset();
       return false;
     }
-    const std::string& name = walk_->names()[walk_->file()];
-    constexpr std::size_t most_kept_open = 64;
-    if (file_ == nullptr || file_->path() != name) {
-      file_ = std::make_shared<const StoredFile>(name, walk_->names().size() <= most_kept_open);
-    }
-    Place place{.file = file_};
+    Place place{.file = file_of(walk_->file())};
     if (!shards_->options().key.empty()) place.key = std::move(sample->key);
     for (const auto& content : sample->places) place.places.push_back(*content);
     places_.push_back(std::move(place));
     return true;
+  }
+
+auto TarIndex::file_of(std::size_t number) -> const std::shared_ptr<const StoredFile>& {
+    constexpr std::size_t most_kept_open = 64;
+    if (files_.empty()) files_.resize(shards_->names().size());
+    if (files_[number] == nullptr) {
+      files_[number] = std::make_shared<const StoredFile>(shards_->names()[number], files_.size() <= most_kept_open);
+    }
+    return files_[number];
   }
 
 }
@@ -22349,6 +23614,8 @@ auto TarSource::label() const -> std::string { return shards_->options().label; 
 auto TarSource::fingerprint() const -> std::uint64_t {
     return detail::fingerprint_of(shards_->options().on_error, shards_->options().max_member_bytes);
   }
+
+auto TarSource::shelf() const -> detail::SampleShelf* { return &index_->shelf(); }
 
 auto TarSource::skipped() const -> std::uint64_t { return shards_->skips().count(); }
 
@@ -22378,6 +23645,7 @@ auto TarSource::add(BlockBuilder& builder, std::uint64_t id) const -> bool {
         place->file->fail(content.offset + wrong, detail::compose("column \"{}\" is not UTF-8 text", field.name));
       }
     }
+    place->file->check_unchanged();
     detail::add_tar_sample(builder, id, place->key, contents);
     return true;
   }
@@ -22469,7 +23737,9 @@ auto TextLinesParser::end(std::size_t record) const noexcept -> std::size_t { re
 auto TextLinesParser::parse(RecordFaults& faults) const -> std::vector<Column> {
     std::vector<std::string> lines;
     lines.reserve(records());
+    const std::vector<std::size_t> left_out = faults.records();
     for (std::size_t record = 0; record < records(); ++record) {
+      if (std::binary_search(left_out.begin(), left_out.end(), record)) continue;
       const std::string_view line = cutter_.line(record);
       const std::size_t wrong = find_invalid_utf8(line);
       if (wrong == line.size()) {
@@ -22594,7 +23864,7 @@ auto GzipPoint::of_bytes(std::string_view bytes) -> GzipPoint {
     return point;
   }
 
-GzipStream::GzipStream(const std::string& path) : path_(path), input_(path) {
+GzipStream::GzipStream(const std::string& path) : path_(path), input_(path, "gzip") {
     if (::inflateInit2(&state_, with_header) != Z_OK) throw_no_memory();
   }
 
@@ -22970,16 +24240,14 @@ auto NpzSource::parse(const std::vector<std::string>& columns) -> Parse {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-ZstdStream::ZstdStream(const std::string& path) : input_(path), state_(::ZSTD_createDStream()) {
-    if (state_ == nullptr) throw Error{compose("{}: libzstd has no memory", path)};
-  }
+ZstdStream::ZstdStream(const std::string& path) : input_(path, "zstd") {}
 
 auto ZstdStream::read(char* to, std::size_t size) -> std::size_t {
     ZSTD_outBuffer out{to, size, 0};
     try {
       while (out.pos < size) {
         if (in_.pos == in_.size && !is_flushing_ && !load()) break;
-        if (is_between_frames_) note_frame(at_ + out.pos);
+        if (is_between_frames_) begin_frame(at_ + out.pos);
         if (is_careful_ || !step(out)) step_carefully(out);
       }
     } catch (StreamDamage& damage) {
@@ -23031,7 +24299,6 @@ auto ZstdStream::step_carefully(ZSTD_outBuffer& out) -> void {
     if (is_wrong_sum) {
       in_.pos = one.size;
       end_frame();
-      ::ZSTD_DCtx_reset(state_.get(), ZSTD_reset_session_only);
     }
     input_.fail(::ZSTD_getErrorName(left), in_.size - in_.pos, !is_wrong_sum);
   }
@@ -23056,7 +24323,7 @@ auto ZstdStream::begin_frame_again(std::uint64_t sound) -> void {
     input_.seek(frame_);
     in_ = {nullptr, 0, 0};
     is_careful_ = true;
-    std::vector<char> unpacked(std::size_t{128} << 10);
+    std::vector<char> unpacked(static_cast<std::size_t>(std::min<std::uint64_t>(of_frame_, std::uint64_t{128} << 10)));
     for (std::uint64_t left = of_frame_; left > 0;) {
       if (in_.pos == in_.size && place() < sound && !load()) return;
       ZSTD_inBuffer part = in_;
@@ -23081,7 +24348,9 @@ auto ZstdStream::load() -> bool {
     return !piece.empty();
   }
 
-auto ZstdStream::note_frame(std::uint64_t offset) -> void {
+auto ZstdStream::begin_frame(std::uint64_t offset) -> void {
+    state_.reset(::ZSTD_createDStream());
+    if (state_ == nullptr) throw Error{"libzstd has no memory for the state of a file"};
     if (points_.since(offset) < between_points) return;
     StreamPoint here{.offset = offset};
     if (const auto place = input_.place(in_.size - in_.pos)) {
@@ -23281,26 +24550,55 @@ Image decode_image(std::span<const std::byte> bytes, const DecodeImageOptions& o
 namespace railyard::inline v0_1 {
 namespace detail {
 
-bool has_image_suffix(const std::filesystem::path& path) {
+std::string suffix_of(const std::filesystem::path& path) {
   std::string suffix = path.extension().string();
   for (char& c : suffix) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return suffix;
+}
+
+bool is_image_suffix(std::string_view suffix) {
   return suffix == ".png" || suffix == ".jpg" || suffix == ".jpeg";
 }
 
+bool is_other_image_suffix(std::string_view suffix) {
+  constexpr std::array<std::string_view, 8> others{".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif", ".jfif"};
+  return std::find(others.begin(), others.end(), suffix) != others.end();
+}
+
+bool is_hidden(const std::filesystem::path& path) {
+  return path.filename().string().starts_with('.');
+}
+
+bool is_one_in_other(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const auto [end_a, end_b] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  return end_a == a.end() || end_b == b.end();
+}
+
 std::set<std::string> list_folders(const std::string& folder) {
+  namespace fs = std::filesystem;
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator{folder}) {
-    if (entry.is_directory()) names.insert(entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator{folder}) {
+    if (!entry.is_directory() || is_hidden(entry.path())) continue;
+    if (entry.is_symlink() && is_one_in_other(fs::canonical(entry.path()), fs::canonical(folder))) continue;
+    names.insert(entry.path().filename().string());
   }
   if (names.empty()) throw DataError{compose("{}: there are no folders in it, one for each class", folder)};
   return names;
 }
 
-std::vector<std::string> list_class(const std::string& folder, const std::string& name) {
+std::vector<std::string> list_class(const std::string& folder, const std::string& name,
+                                                         std::map<std::string, std::size_t>& others) {
   namespace fs = std::filesystem;
   std::vector<std::string> paths;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator{fs::path{folder} / name}) {
-    if (has_image_suffix(entry.path()) && entry.is_regular_file()) paths.push_back(entry.path().string());
+  fs::recursive_directory_iterator entry{fs::path{folder} / name};
+  for (; entry != fs::recursive_directory_iterator{}; ++entry) {
+    if (is_hidden(entry->path())) {
+      entry.disable_recursion_pending();
+      continue;
+    }
+    const std::string suffix = suffix_of(entry->path());
+    if (is_image_suffix(suffix) && entry->is_regular_file()) paths.push_back(entry->path().string());
+    if (is_other_image_suffix(suffix) && entry->is_regular_file()) ++others[suffix];
   }
   if (paths.empty()) {
     throw DataError{compose("{}: there is no .png, .jpg or .jpeg in the folder of the class \"{}\"", folder, name)};
@@ -23311,6 +24609,7 @@ std::vector<std::string> list_class(const std::string& folder, const std::string
 
 ImageFiles list_image_files(const std::vector<std::string>& paths) {
   namespace fs = std::filesystem;
+  ImageFiles found;
   std::map<std::string, std::vector<std::string>> by_class;
   try {
     for (const std::string& path : paths) {
@@ -23319,13 +24618,12 @@ ImageFiles list_image_files(const std::vector<std::string>& paths) {
         continue;
       }
       for (const std::string& name : list_folders(path)) {
-        for (std::string& picture : list_class(path, name)) by_class[name].push_back(std::move(picture));
+        for (std::string& picture : list_class(path, name, found.others)) by_class[name].push_back(std::move(picture));
       }
     }
   } catch (const fs::filesystem_error& error) {
     throw DataError{compose("the folder of pictures cannot be read: {}", error.what())};
   }
-  ImageFiles found;
   for (auto& [name, pictures] : by_class) {
     const auto label = static_cast<std::int64_t>(found.classes.size());
     for (std::string& picture : pictures) found.files.push_back({std::move(picture), label});
@@ -23380,6 +24678,8 @@ auto ImageFolder::fingerprint() const -> std::uint64_t {
     return fingerprint.value();
   }
 
+auto ImageFolder::shelf() const -> detail::SampleShelf* { return shared_->shelf ? &*shared_->shelf : nullptr; }
+
 auto ImageFolder::skipped() const -> std::uint64_t { return shared_->skips.count(); }
 
 auto ImageFolder::open(std::uint64_t from) const -> std::unique_ptr<BlockReader> {
@@ -23422,6 +24722,7 @@ auto ImageFolder::Shared::files() -> const std::vector<detail::ImageFile>& {
 
 auto ImageFolder::Shared::list() const -> detail::ImageFiles {
       detail::ImageFiles all = detail::list_image_files(folders.expand());
+      tell_of_others(all);
       if (options.on_error.stops_at_once()) return all;
       const auto places = std::make_shared<const Schema>(Schema{{"place", Dtype::i64}});
       const auto find = [&](const auto& progress) {
@@ -23437,6 +24738,16 @@ auto ImageFolder::Shared::list() const -> detail::ImageFiles {
       }
       all.files = std::move(kept);
       return all;
+    }
+
+auto ImageFolder::Shared::tell_of_others(const detail::ImageFiles& all) const -> void {
+      std::string kinds;
+      for (const auto& [suffix, number] : all.others) {
+        kinds += detail::compose("{}{} {}", kinds.empty() ? "" : ", ", number, suffix);
+      }
+      if (kinds.empty()) return;
+      detail::WaitWatch::tell(detail::compose("pictures in {}: {} left out: only PNG and JPEG are read: convert them",
+                                              folders.describe(), kinds));
     }
 
 auto ImageFolder::Shared::decode(const detail::ImageFile& file) const -> Image {
@@ -24376,6 +25687,16 @@ auto SecureConnection::fd() const noexcept -> int { return socket_.fd(); }
 
 auto SecureConnection::has_received() const noexcept -> bool { return socket_.has_received(); }
 
+auto SecureConnection::is_gone() const noexcept -> bool {
+    pollfd one{.fd = fd(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+  }
+
+auto SecureConnection::num_unread() const noexcept -> std::size_t {
+    int count = 0;
+    return ::ioctl(fd(), FIONREAD, &count) == 0 && count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+
 auto SecureConnection::post(std::uint8_t type, std::initializer_list<ConstBytes> pieces) -> void { writer_.put(type, pieces); }
 
 auto SecureConnection::unsent_bytes() const noexcept -> std::size_t { return writer_.unsent().size(); }
@@ -25187,6 +26508,632 @@ auto AgentLines::lose(std::size_t at, std::string why) -> void {
     news_.ring();
   }
 
+auto Newcomer::encode() const -> std::string {
+    WireWriter writer;
+    writer.put(num_workers);
+    writer.put(arrival);
+    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
+    writer.put(devices.count);
+    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
+    return writer.text();
+  }
+
+auto Newcomer::decode(std::string_view text) -> Newcomer {
+    WireReader reader{text};
+    Newcomer one{.num_workers = reader.take<std::int32_t>(), .arrival = reader.take<std::uint32_t>()};
+    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
+    one.devices.count = reader.take<std::int32_t>();
+    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
+    return one;
+  }
+
+auto Newcomer::check(int process, const Newcomer& leader, int leading) const -> void {
+    if (settings != leader.settings) {
+      throw ConfigError{
+          compose("process {} on {} was started with other settings than process {} on {}: \"{}\" there, \"{}\" here; "
+                  "start the same program with the same arguments everywhere",
+                  process, host_name, leading, leader.host_name, settings, leader.settings)};
+    }
+    if (num_workers < 1)
+      throw ConfigError{compose("process {} on {} makes {} workers", process, host_name, num_workers)};
+  }
+
+auto LaunchedMembers::add(int num_workers, std::string host, JoinDevices shown) -> void {
+    workers.push_back(num_workers);
+    hosts.push_back(std::move(host));
+    devices.push_back(std::move(shown));
+  }
+
+auto LaunchedMembers::set(std::size_t process, int num_workers, std::string host, JoinDevices shown) -> void {
+    workers[process] = num_workers;
+    hosts[process] = std::move(host);
+    devices[process] = std::move(shown);
+  }
+
+std::string parts_text(const std::vector<bool>& has_part) {
+  std::string text;
+  for (const bool has : has_part) text += has ? '1' : '0';
+  return text;
+}
+
+int share_of(int num_workers, int process, int num_processes) noexcept {
+  return num_workers / num_processes + (process < num_workers % num_processes ? 1 : 0);
+}
+
+std::vector<int> deal(std::vector<int> workers, int num_workers) {
+  int sum = 0;
+  for (const int own : workers) sum += own;
+  for (; sum > num_workers; --sum) {
+    const auto most = std::max_element(workers.rbegin(), workers.rend());
+    --*most;
+  }
+  return workers;
+}
+
+std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
+                                                      const std::vector<std::string>& hosts) {
+  std::vector<std::string> nodes;
+  std::vector<GroupLayout> layouts(workers.size());
+  std::map<std::string, int> local_sizes;
+  for (std::size_t at = 0; at < workers.size(); ++at) {
+    layouts[at].num_workers = workers[at];
+    if (workers[at] == 0) continue;
+    const auto found = std::find(nodes.begin(), nodes.end(), hosts[at]);
+    layouts[at].node = static_cast<int>(found - nodes.begin());
+    if (found == nodes.end()) nodes.push_back(hosts[at]);
+    layouts[at].first_local_rank = local_sizes[hosts[at]];
+    local_sizes[hosts[at]] += workers[at];
+  }
+  int rank = 0;
+  for (const std::string& node : nodes) {
+    for (std::size_t at = 0; at < workers.size(); ++at) {
+      if (hosts[at] != node || workers[at] == 0) continue;
+      layouts[at].first_rank = rank;
+      rank += workers[at];
+    }
+  }
+  for (std::size_t at = 0; at < workers.size(); ++at) {
+    layouts[at].world_size = rank;
+    layouts[at].local_size = local_sizes[hosts[at]];
+    layouts[at].num_nodes = static_cast<int>(nodes.size());
+  }
+  return layouts;
+}
+
+void check_devices(const LaunchedMembers& members) {
+  const std::vector<GroupLayout> layouts = lay_out(members.workers, members.hosts);
+  std::map<std::pair<std::string, std::string>, std::size_t> owners;  // by host and GPU
+  for (std::size_t at = 0; at < layouts.size(); ++at) {
+    const JoinDevices& shown = members.devices[at];
+    const int needed = layouts[at].first_local_rank + layouts[at].num_workers;
+    if (shown.count < 0 || layouts[at].num_workers == 0) continue;
+    const bool takes_only = shown.count == 1 && layouts[at].num_workers == 1;
+    if (!takes_only && needed > shown.count) {
+      throw ConfigError{compose(
+          "process {} of {} makes the workers {} to {} of its host, each needs a GPU of its own "
+          "(ScalingConfig::use_gpu), and the process is shown {} ({}): start fewer workers there, or show each process "
+          "all GPUs of its host, or each that makes one worker its own",
+          at, layouts.size(), layouts[at].first_local_rank + 1, needed, shown.count, shown.how)};
+    }
+    if (!takes_only || shown.only.empty()) continue;
+    const auto [owner, is_first] = owners.try_emplace({members.hosts[at], shown.only}, at);
+    if (is_first) continue;
+    throw ConfigError{
+        compose("processes {} and {} of {} are both shown {} alone, and each worker needs a GPU of its own "
+                "(ScalingConfig::use_gpu; {}): start fewer processes there, or show them more GPUs",
+                owner->second, at, layouts.size(), shown.only, shown.how)};
+  }
+}
+
+auto StoreServer::handle(std::uint64_t session, const Frame& frame) -> std::vector<StoreReply> {
+    std::vector<StoreReply> replies;
+    WireReader reader{frame.payload};
+    switch (static_cast<StoreFrame>(frame.type)) {
+      case StoreFrame::set:
+        set(session, reader, replies);
+        return replies;
+      case StoreFrame::get:
+        get(session, text_of(reader.take_rest()), replies);
+        return replies;
+      default:
+        throw DataError{compose("a message of type {} is no request to the store", static_cast<int>(frame.type))};
+    }
+  }
+
+auto StoreServer::forget(std::uint64_t session) -> void {
+    for (auto& [key, sessions] : waiting_) sessions.erase(session);
+  }
+
+auto StoreServer::clear() noexcept -> void {
+    values_.clear();
+    waiting_.clear();
+    num_bytes_ = 0;
+    waiting_bytes_ = 0;
+  }
+
+auto StoreServer::text_of(ConstBytes bytes) noexcept -> std::string_view {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+auto StoreServer::set(std::uint64_t session, WireReader& reader, std::vector<StoreReply>& replies) -> void {
+    const auto number = reader.take<std::uint32_t>();
+    const std::string key = reader.take_text();
+    const std::string_view value = text_of(reader.take_rest());
+    const SetOutcome outcome = keep(key, value);
+    WireWriter answer;
+    answer.put(number);
+    answer.put(outcome);
+    replies.push_back({.session = session, .type = StoreFrame::answer, .payload = answer.bytes()});
+    const auto waiting = outcome == SetOutcome::done ? waiting_.find(key) : waiting_.end();
+    if (waiting == waiting_.end()) return;
+    for (const std::uint64_t waiter : waiting->second) replies.push_back(value_reply(waiter, key, value));
+    waiting_bytes_ -= key.size();
+    waiting_.erase(waiting);
+  }
+
+auto StoreServer::keep(const std::string& key, std::string_view value) -> SetOutcome {
+    if (values_.count(key) != 0) return SetOutcome::taken;
+    const std::size_t size = key.size() + value.size();
+    if (values_.size() == max_keys || size > max_bytes - num_bytes_) return SetOutcome::full;
+    values_.emplace(key, value);
+    num_bytes_ += size;
+    return SetOutcome::done;
+  }
+
+auto StoreServer::get(std::uint64_t session, std::string_view key, std::vector<StoreReply>& replies) -> void {
+    if (const auto found = values_.find(key); found != values_.end()) {
+      replies.push_back(value_reply(session, key, found->second));
+      return;
+    }
+    auto waiting = waiting_.find(key);
+    if (waiting == waiting_.end()) {
+      // As many as there can ever be values for.
+      if (waiting_.size() == max_keys || key.size() > max_bytes - waiting_bytes_) {
+        throw DataError{"the store's clients wait for more keys than it can hold"};
+      }
+      waiting = waiting_.emplace(key, std::set<std::uint64_t>{}).first;
+      waiting_bytes_ += key.size();
+    }
+    waiting->second.insert(session);
+    const ConstBytes bytes = text_bytes(key);
+    replies.push_back({.session = session, .type = StoreFrame::absent, .payload = {bytes.begin(), bytes.end()}});
+  }
+
+auto StoreServer::value_reply(std::uint64_t session, std::string_view key, std::string_view value) -> StoreReply {
+    WireWriter writer;
+    writer.put_text(key);
+    writer.put_rest(text_bytes(value));
+    return {.session = session, .type = StoreFrame::value, .payload = writer.bytes()};
+  }
+
+Listener::Listener(ListenerOptions options, Hmac secret) : options_(std::move(options)),
+        secret_(std::move(secret)),
+        log_(options_.on_refusal),
+        socket_(listen_at(options_.host, options_.port)),
+        poller_(adopt(::epoll_create1(EPOLL_CLOEXEC), "listening: epoll")) {
+    watch(socket_.fd(), EPOLLIN, listening);
+    watch(wake_.fd(), EPOLLIN, waking);
+    const BlockSignals block{deferrable_signals()};
+    thread_ = std::thread{[this] { run(); }};
+  }
+
+Listener::~Listener() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    wake_.ring();
+    thread_.join();
+  }
+
+auto Listener::host() const -> std::string { return SocketAddress::of_self(socket_.fd()).host(); }
+
+auto Listener::port() const -> int { return SocketAddress::of_self(socket_.fd()).port(); }
+
+auto Listener::agents_fd() const noexcept -> int { return agents_event_.fd(); }
+
+auto Listener::take_agent(const Deadline& deadline) -> std::optional<AgentConnection> {
+    while (wait_for(agents_event_.fd(), POLLIN, deadline)) {
+      const std::lock_guard lock{mutex_};
+      if (agents_.empty()) continue;
+      AgentConnection agent = std::move(agents_.front());
+      agents_.pop_front();
+      if (agents_.empty()) agents_event_.clear();
+      return agent;
+    }
+    return std::nullopt;
+  }
+
+auto Listener::expect_no_more_agents() -> void {
+    const std::lock_guard lock{mutex_};
+    expects_agents_ = false;
+  }
+
+auto Listener::reset_store(std::uint32_t generation) -> void {
+    const std::lock_guard lock{mutex_};
+    store_.clear();
+    tickets_used_.clear();  // those hellos are of a generation that nobody is let in with any more
+    const std::string text = outdated_text(std::exchange(store_generation_, generation), generation);
+    const ConstBytes bytes = text_bytes(text);
+    std::vector<StoreReply> replies;
+    for (auto& [id, session] : sessions_) {
+      if (std::exchange(session.is_over, true)) continue;
+      replies.push_back({.session = id, .type = StoreFrame::ended, .payload = {bytes.begin(), bytes.end()}});
+    }
+    deliver(replies);
+    send_all();
+  }
+
+auto Listener::num_refused() const -> std::uint64_t {
+    const std::lock_guard lock{mutex_};
+    return log_.total();
+  }
+
+auto Listener::watch(int fd, std::uint32_t events, std::uint64_t id, int operation) -> void {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = id;
+    if (::epoll_ctl(poller_.get(), operation, fd, &event) != 0) throw_system("listening: epoll", errno);
+  }
+
+auto Listener::run() -> void {
+    std::array<epoll_event, 64> events{};
+    while (true) {
+      const int count = ::epoll_wait(poller_.get(), events.data(), static_cast<int>(events.size()), wait_ms());
+      const std::lock_guard lock{mutex_};
+      if (is_ending_) return;
+      for (int at = 0; at < count; ++at) serve(events[static_cast<std::size_t>(at)].data.u64);
+      send_all();
+      expire(Clock::now());
+    }
+  }
+
+auto Listener::wait_ms() const -> int {
+    const std::lock_guard lock{mutex_};
+    Clock::time_point next = std::min(log_.due(), accepts_again_);
+    if (!half_open_.empty()) next = std::min(next, half_open_.begin()->second.since + options_.handshake_time);
+    if (next == Clock::time_point::max()) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+    return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
+  }
+
+auto Listener::serve(std::uint64_t id) -> void {
+    try {
+      if (id == listening) return accept_some();
+      if (const auto found = half_open_.find(id); found != half_open_.end()) return shake_hands(found);
+      if (const auto found = sessions_.find(id); found != sessions_.end()) serve_session(id, found->second);
+    } catch (const std::exception& error) {  // the system has no room for this connection: the others go on
+      log_.note(error.what(), Clock::now());
+    }
+  }
+
+auto Listener::expire(Clock::time_point now) -> void {
+    while (!half_open_.empty() && half_open_.begin()->second.since + options_.handshake_time <= now) {
+      refuse(half_open_.begin(), "it has not proven itself in time");
+    }
+    log_.tell_rest(now);
+    if (now < accepts_again_ && half_open_.size() >= accepts_again_below_) return;
+    accepts_again_ = Clock::time_point::max();
+    accepts_again_below_ = 0;
+    watch(socket_.fd(), EPOLLIN, listening, EPOLL_CTL_MOD);
+  }
+
+auto Listener::pause_accepting(std::chrono::milliseconds time, std::size_t below) -> void {
+    accepts_again_ = Clock::now() + time;
+    accepts_again_below_ = below;
+    watch(socket_.fd(), 0, listening, EPOLL_CTL_MOD);
+  }
+
+auto Listener::accept_some() -> void {
+    constexpr int most_at_once = 64;  // those who are already there come first
+    for (int at = 0; at < most_at_once; ++at) {
+      if (is_crowded()) return;
+      const int fd = ::accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0) {
+        take_in(Socket{adopt(fd, "listening: a connection")});
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return;
+      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        log_.note(compose("no connection can be taken: {}", explain_errno(errno)), Clock::now());
+        while (!half_open_.empty() && oldest_age() >= safe_age) {
+          refuse(half_open_.begin(), "it has not proven itself, and there are no descriptors for others");
+        }
+        return pause_accepting(std::chrono::milliseconds{100}, 0);
+      }  // else it has gone again
+    }
+  }
+
+auto Listener::is_crowded() -> bool {
+    if (half_open_.size() < options_.max_half_open) return false;
+    const auto age = oldest_age();
+    if (age >= safe_age) return false;
+    pause_accepting(std::chrono::ceil<std::chrono::milliseconds>(safe_age - age), options_.max_half_open);
+    return true;
+  }
+
+auto Listener::oldest_age() const -> Clock::duration { return Clock::now() - half_open_.begin()->second.since; }
+
+auto Listener::take_in(Socket socket) -> void {
+    const std::uint64_t id = next_id_++;
+    tune_connection(socket.fd(), options_.limits.lost_after);
+    watch(socket.fd(), EPOLLIN, id);
+    const SocketAddress address = SocketAddress::of_peer(socket.fd());
+    half_open_.emplace(id, HalfOpen{.socket = std::move(socket),
+                                    .address = address.text(),
+                                    .since = Clock::now(),
+                                    .handshake = ServerHandshake{secret_, ticket_}});
+    if (half_open_.size() > options_.max_half_open) {
+      refuse(half_open_.begin(), "it has not proven itself, and others are waiting");
+    }
+  }
+
+auto Listener::refuse(HalfOpens::iterator at, std::string_view why) -> void {
+    log_.note(compose("refused a connection from {}: {}", at->second.address, why), Clock::now());
+    half_open_.erase(at);
+  }
+
+auto Listener::shake_hands(HalfOpens::iterator at) -> void {
+    ServerHandshake& handshake = at->second.handshake;
+    while (handshake.state() == ServerHandshake::State::waiting) {
+      using Tls = TlsSession::State;
+      Socket& socket = at->second.socket;
+      const Tls tls = socket.shake_hands();
+      if (tls == Tls::failed) return refuse(at, socket.shaking_trouble());
+      // A new connection has room for so few bytes.
+      if (tls == Tls::shaking && socket.shaking_events() == POLLOUT) return refuse(at, "it does not take an answer");
+      if (tls == Tls::shaking) return;
+      const std::span<std::byte> room = handshake.room();
+      const ssize_t got = socket.receive(room);
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) {
+        return refuse(at, handshake.is_untouched() ? "it has left without a word" : "it has left before its proof");
+      }
+      const ConstBytes reply = handshake.take(static_cast<std::size_t>(got));
+      if (!reply.empty() && socket.send(reply) != static_cast<ssize_t>(reply.size())) {
+        return refuse(at, "it does not take an answer");
+      }
+      if (const auto key = handshake.take_tls_key()) socket.encrypt(TlsRole::server, *key);
+    }
+    if (handshake.state() == ServerHandshake::State::refused) return refuse(at, handshake.refusal());
+    auto node = half_open_.extract(at);
+    admit(node.key(), std::move(node.mapped()));
+  }
+
+auto Listener::admit(std::uint64_t id, HalfOpen client) -> void {
+    Hello& hello = client.handshake.hello();
+    const bool is_agent = hello.kind == HelloKind::agent;
+    const std::string peer =
+        compose("{} {} ({})", is_agent ? "process" : "the store's client of rank", hello.process, client.address);
+    ConnectionLimits limits = options_.limits;
+    if (!is_agent) limits.max_frame_bytes = StoreServer::max_bytes + max_hello_bytes;
+    SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
+    std::string why = complaint(hello, client.handshake.opening());
+    const bool is_misfit = why.empty() && client.handshake.opening().is_by_tls() != options_.limits.has_tls;
+    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "the process that leads");
+    if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
+    try {
+      const std::uint8_t answer = why.empty() ? Frame::welcome : is_misfit ? Frame::misfit : Frame::refusal;
+      connection.post(answer, {why.empty() ? ticket_.bytes() : text_bytes(why)});
+      connection.flush();
+    } catch (const ConnectionError&) {
+      return;  // it has already gone
+    }
+    if (!is_agent) {
+      watch(connection.fd(), EPOLLIN | EPOLLOUT | EPOLLET, id, EPOLL_CTL_MOD);
+      sessions_.emplace(id, Session{.connection = std::move(connection), .is_over = !why.empty()});
+    } else if (why.empty() || is_misfit) {
+      watch(connection.fd(), 0, id, EPOLL_CTL_DEL);
+      agents_.push_back({.hello = std::move(hello), .connection = std::move(connection), .misfit = std::move(why)});
+      agents_event_.ring();
+    }
+  }
+
+auto Listener::complaint(const Hello& hello, const Opening& opening) -> std::string {
+    if (hello.job != options_.job) {
+      return compose(R"(it belongs to the job "{}", and this is the job "{}")", hello.job, options_.job);
+    }
+    const bool is_agent = hello.kind == HelloKind::agent;
+    if (is_agent && !expects_agents_) return "the run has begun, with all processes that it has";
+    const std::uint32_t expected = is_agent ? options_.generation : store_generation_;
+    if (hello.generation != expected) return outdated_text(hello.generation, expected);
+    if (!opening.has_ticket()) return {};
+    if (is_agent) return "a ticket is for the store alone";
+    return tickets_used_.insert(opening.nonce).second ? std::string{} : "this very hello has come before";
+  }
+
+auto Listener::outdated_text(std::uint32_t generation, std::uint32_t expected) -> std::string {
+    return compose("it is of generation {}, and the run is now at {}: what was started earlier has to end", generation,
+                   expected);
+  }
+
+auto Listener::serve_session(std::uint64_t id, Session& session) -> void {
+    try {
+      session.connection.flush();
+      while (const std::optional<Frame> frame = session.connection.try_receive()) {
+        if (!session.is_over) deliver(store_.handle(id, *frame));
+        if (sessions_.count(id) == 0) return;
+      }
+    } catch (const ConnectionError& error) {
+      if (error.cause() == ConnectionError::Cause::failed) log_.note(error.what(), Clock::now());
+      end_session(id);
+    } catch (const DataError& error) {
+      log_.note(compose("{}: {}", session.connection.peer(), error.what()), Clock::now());
+      end_session(id);
+    }
+  }
+
+auto Listener::deliver(const std::vector<StoreReply>& replies) -> void {
+    constexpr std::size_t little = std::size_t{64} << 10U;
+    for (const StoreReply& reply : replies) {
+      const auto found = sessions_.find(reply.session);
+      if (found == sessions_.end()) continue;
+      found->second.connection.post(static_cast<std::uint8_t>(reply.type), {reply.payload});
+      unsent_.insert(reply.session);
+      if (found->second.connection.unsent_bytes() > little) send_to(reply.session);
+    }
+  }
+
+auto Listener::send_all() -> void {
+    for (const std::uint64_t id : std::exchange(unsent_, {})) send_to(id);
+  }
+
+auto Listener::send_to(std::uint64_t id) -> void {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    SecureConnection& connection = found->second.connection;
+    try {
+      connection.flush();
+      if (connection.unsent_bytes() <= max_unsent_bytes) return;
+      log_.note(compose("{} asks and does not listen", connection.peer()), Clock::now());
+    } catch (const ConnectionError&) {  // it has gone
+    }
+    end_session(id);
+  }
+
+auto Listener::end_session(std::uint64_t id) -> void {
+    store_.forget(id);
+    sessions_.erase(id);
+  }
+
+std::vector<std::byte> refusal_of(bool is_setting, std::string_view why) {
+  WireWriter writer;
+  writer.put(static_cast<std::uint8_t>(is_setting));
+  writer.put_text(why);
+  return writer.bytes();
+}
+
+auto Arrivals::Conflict::text() const -> std::string {
+      return compose(
+          "two processes of this job say that they are number {} of {}, and both are there: {} and {}; each needs a "
+          "number of its own, and the same one as its launcher says",
+          place, num_places, first, second);
+    }
+
+Arrivals::Arrivals(std::size_t num_places, Say say, std::chrono::nanoseconds patience) : say_(std::move(say)), patience_(patience), agents_(num_places), has_gone_(num_places) {}
+
+auto Arrivals::add(int place, AgentConnection agent, std::uint32_t last_arrival) -> void {
+    const std::uint32_t own = Newcomer::decode(agent.hello.payload).arrival;
+    auto& there = agents_[index(place)];
+    const std::uint32_t held = there ? Newcomer::decode(there->hello.payload).arrival : 0;
+    if (own < std::max(last_arrival, held)) return send_away(std::move(agent));
+    if (there && own > held) send_away(std::move(*std::exchange(there, std::nullopt)));
+    if (!there || is_over(*there)) {
+      there = std::move(agent);
+    } else {
+      contenders_.push_back({.place = place, .agent = std::move(agent), .num_unread = there->connection.num_unread()});
+    }
+  }
+
+auto Arrivals::settle() -> std::optional<Conflict> {
+    for (std::size_t place = 1; place < agents_.size(); ++place) {
+      auto& agent = agents_[place];
+      if (!agent || !is_over(*agent)) continue;
+      has_gone_[place] = true;
+      if (say_) say_(compose("{} has gone again, before all have come", agent->connection.peer()));
+      agent.reset();
+    }
+    for (auto one = contenders_.begin(); one != contenders_.end();) {
+      auto& there = agents_[index(one->place)];
+      const bool is_settled = !there || one->agent.connection.is_gone();
+      if (!is_settled) {
+        if (is_alive(*one, *there)) {
+          return Conflict{one->place, agents_.size(), there->connection.peer(), one->agent.connection.peer()};
+        }
+        ++one;
+        continue;
+      }
+      if (!there) there = std::move(one->agent);
+      one = contenders_.erase(one);
+    }
+    return std::nullopt;
+  }
+
+auto Arrivals::drop_contenders(int place) -> void {
+    contenders_.erase(std::remove_if(contenders_.begin(), contenders_.end(),
+                                     [place](const Contender& one) { return one.place == place; }),
+                      contenders_.end());
+  }
+
+auto Arrivals::has(std::size_t place) const noexcept -> bool { return agents_[place].has_value(); }
+
+auto Arrivals::at(std::size_t place) const -> const AgentConnection& { return *agents_[place]; }
+
+auto Arrivals::is_contested() const noexcept -> bool { return !contenders_.empty(); }
+
+auto Arrivals::missing() const -> std::vector<int> {
+    std::vector<int> places;
+    for (std::size_t place = 1; place < agents_.size(); ++place) {
+      if (!agents_[place]) places.push_back(static_cast<int>(place));
+    }
+    return places;
+  }
+
+auto Arrivals::missing_text() const -> std::string {
+    const std::vector<int> places = missing();
+    std::vector<std::string> texts;
+    for (const int place : places) {
+      texts.push_back(compose("{}{}", place, has_gone_[index(place)] ? " (which has come and gone again)" : ""));
+    }
+    return compose("{} {}", places.size() == 1 ? "process" : "processes", joined_first(texts, 8));
+  }
+
+auto Arrivals::is_complete() const -> bool { return !is_contested() && missing().empty(); }
+
+auto Arrivals::check_fit() const -> void {
+    for (const auto& agent : agents_) {
+      if (agent && !agent->misfit.empty()) throw ConfigError{agent->misfit};
+    }
+  }
+
+auto Arrivals::take(std::size_t place) -> SecureConnection {
+    SecureConnection connection = std::move(agents_[place]->connection);
+    agents_[place].reset();
+    return connection;
+  }
+
+auto Arrivals::drop(std::size_t place) noexcept -> void { agents_[place].reset(); }
+
+auto Arrivals::take_all() -> std::vector<SecureConnection> {
+    std::vector<SecureConnection> all;
+    for (auto& agent : agents_) {
+      if (agent) all.push_back(std::move(std::exchange(agent, std::nullopt)->connection));
+    }
+    for (Contender& one : contenders_) all.push_back(std::move(one.agent.connection));
+    contenders_.clear();
+    return all;
+  }
+
+auto Arrivals::index(int place) noexcept -> std::size_t { return static_cast<std::size_t>(place); }
+
+auto Arrivals::is_over(const AgentConnection& agent) noexcept -> bool {
+    return agent.misfit.empty() && agent.connection.is_gone();
+  }
+
+auto Arrivals::is_alive(Contender& one, const AgentConnection& there) const noexcept -> bool {
+    constexpr int enough_signs = 3;
+    const std::size_t num_unread = there.connection.num_unread();
+    if (num_unread > std::exchange(one.num_unread, num_unread)) ++one.num_signs;
+    return !there.misfit.empty() || one.num_signs >= enough_signs || Deadline::Clock::now() - one.since > patience_;
+  }
+
+auto Arrivals::send_away(AgentConnection agent) -> void {
+    constexpr std::size_t most_kept = 64;
+    const std::string why = compose(
+        "{} is of an earlier attempt of the job, and the run is now at a later one: what was started earlier "
+        "has to end",
+        agent.connection.peer());
+    if (say_) say_(why);
+    try {
+      agent.connection.post(static_cast<std::uint8_t>(Order::refuse), {refusal_of(false, why)});
+      agent.connection.flush();
+    } catch (const ConnectionError&) {
+      return;  // it has gone
+    }
+    sent_away_.push_back(std::move(agent.connection));  // it hangs up itself, once it has heard why
+    if (sent_away_.size() > most_kept) sent_away_.pop_front();
+  }
+
 std::optional<int> parse_count(std::string_view text) noexcept {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -25585,7 +27532,6 @@ std::optional<Launch> find_torchrun(const Environment& environment) {
   launch.leader_port = variables.port("MASTER_PORT");
   launch.restart = variables.number_or("TORCHELASTIC_RESTART_COUNT", 0);
   launch.uses_torch_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  launch.torch_store_prefix = compose("/worker/attempt_{}", launch.restart);
   // The id is "none" where nobody has given one; the port then tells jobs of one host apart.
   launch.job =
       compose("torchrun-{}-{}-{}", variables.needed("TORCHELASTIC_RUN_ID"), launch.leader_host, launch.leader_port);
@@ -25806,7 +27752,7 @@ std::optional<Launch> find_options(const Environment& environment, const LaunchC
   return launch;
 }
 
-Launch find_alone(const Environment& environment) {
+Launch find_alone(const Environment& environment, const LaunchConfig& config) {
   Launch launch;
   launch.launcher = "nobody";
   launch.is_in_job = false;
@@ -25817,6 +27763,14 @@ Launch find_alone(const Environment& environment) {
         "one process: SLURM_JOB_ID is {}, but this is no step of that job: start the program by srun "
         "to have one on each node",
         *job);
+  }
+  // Who speaks of others would otherwise train a model of its own in each of them, without a word.
+  const bool is_told = config.num_processes == 1 || environment("WORLD_SIZE") == "1";
+  if (!is_told && (config.num_processes > 1 || !config.leader.empty())) {
+    throw ConfigError{
+        compose("ScalingConfig::launch.{} is set, but nothing says which process this is ({}): set launch.process and "
+                "launch.num_processes, or RANK and WORLD_SIZE; for a process that is alone leave it out",
+                config.num_processes > 1 ? "num_processes" : "leader", launch.why)};
   }
   return launch;
 }
@@ -25859,7 +27813,7 @@ Launch find_launcher(const LaunchConfig& config, const Environment& environment)
   if (auto launch = find_kubeflow(environment)) return *launch;
   if (auto launch = find_indexed_job(environment, config)) return *launch;
   if (auto launch = find_plain(environment)) return *launch;
-  return find_alone(environment);
+  return find_alone(environment, config);
 }
 
 Launch find_launch(const LaunchConfig& config,
@@ -26403,6 +28357,14 @@ auto TorchStore::set(std::string_view key, std::string_view value, const Deadlin
     if (get(key, deadline) != value) fail(compose(R"(does not hold the "{}" that was just set)", key));
   }
 
+auto TorchStore::add(std::string_view key, std::int64_t amount, const Deadline& deadline) -> std::int64_t {
+    if (is_waiting_for_) fail(compose(R"(was asked for "{}", and is to add to "{}")", *is_waiting_for_, key));
+    std::string request = query(Query::add, key);
+    append(request, amount);
+    send(request, deadline);
+    return receive<std::int64_t>(deadline);
+  }
+
 auto TorchStore::get(std::string_view key, const Deadline& deadline) -> std::optional<std::string> {
     if (!is_waiting_for_.has_value()) {
       std::string request(1, static_cast<char>(Query::wait));
@@ -26456,6 +28418,39 @@ auto TorchStore::receive(std::span<std::byte> bytes, const Deadline& deadline) -
 
 auto TorchStore::fail(const std::string& what) const -> void { throw Error{compose("{} {}", where_, what)}; }
 
+TorchArrivals::TorchArrivals(const std::string& host, int port, int process, Say say, const Deadline& deadline) : process_(process), say_(std::move(say)), store_(std::in_place, host, port, prefix, deadline) {
+    own_ = add(process, 1);
+  }
+
+auto TorchArrivals::last_of(int process) -> std::uint32_t {
+    try {
+      return store_ ? add(process, 0) : 0;
+    } catch (const Error& error) {
+      if (say_) say_(compose("whether the job is at a later attempt is not known any more: {}", error.what()));
+      store_.reset();
+      return 0;
+    }
+  }
+
+auto TorchArrivals::throw_if_outdated() -> void {
+    if (last_of(process_) <= own_) return;
+    throw Error{
+        compose("this process is of an earlier attempt of the job: torchrun has started another process {} since, and "
+                "this one has to end",
+                process_)};
+  }
+
+auto TorchArrivals::leave() noexcept -> void { store_.reset(); }
+
+auto TorchArrivals::add(int process, int amount) -> std::uint32_t {
+    const std::string key = compose("arrivals/{}", process);
+    const std::int64_t number = store_->add(key, amount, Deadline::after(answer_time));
+    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+    if (number >= amount && number <= most) return static_cast<std::uint32_t>(number);
+    throw Error{compose(R"(torchrun's store holds {} under "{}", which counts how often process {} has come)", number,
+                        key, process)};
+  }
+
 FixedBulletin::FixedBulletin(std::string host, int port) : host_(std::move(host)), port_(port) {}
 
 auto FixedBulletin::read(const Deadline&, const Posting*) -> Posting { return {.host = host_, .port = port_}; }
@@ -26464,10 +28459,7 @@ auto FixedBulletin::host_to_listen_on() const -> std::string { return host_; }
 
 auto FixedBulletin::where() const -> std::string { return compose("the fixed address {}:{}", host_, port_); }
 
-TorchBulletin::TorchBulletin(const Launch& launch, WaitTeller teller) : host_(launch.leader_host),
-        port_(launch.leader_port),
-        prefix_(launch.torch_store_prefix),
-        teller_(std::move(teller)) {}
+TorchBulletin::TorchBulletin(const Launch& launch, WaitTeller teller) : host_(launch.leader_host), port_(launch.leader_port), teller_(std::move(teller)) {}
 
 auto TorchBulletin::post(const Posting& posting) -> void {
     Posting without_secret = posting;
@@ -26494,7 +28486,7 @@ auto TorchBulletin::read(const Deadline& deadline, const Posting* refused) -> Po
 auto TorchBulletin::where() const -> std::string { return compose("torchrun's store at {}:{}", host_, port_); }
 
 auto TorchBulletin::store(const Deadline& deadline) -> TorchStore& {
-    if (!store_) store_.emplace(host_, port_, prefix_, deadline);
+    if (!store_) store_.emplace(host_, port_, TorchArrivals::prefix, deadline);
     return *store_;
   }
 
@@ -26504,6 +28496,14 @@ bool is_loopback_name(std::string_view host) noexcept {
 
 bool is_one_host(const Launch& launch) noexcept {
   return launch.num_local_processes == launch.num_processes || is_loopback_name(launch.leader_host);
+}
+
+bool agrees_on_attempts(const Launch& launch) noexcept {
+  return launch.uses_torch_store && launch.num_local_processes != launch.num_processes;
+}
+
+int told_restart(const Launch& launch) noexcept {
+  return agrees_on_attempts(launch) ? 0 : launch.restart;
 }
 
 std::unique_ptr<KeyValueSpace> enter_space(const Launch& launch, const Deadline& deadline) {
@@ -26537,7 +28537,7 @@ std::unique_ptr<Bulletin> choose_bulletin(const Launch& launch, const LaunchConf
                                                                const Environment& environment) {
   const auto in_folder = [&](const std::filesystem::path& folder) {
     if (!launch.job.empty()) {
-      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, launch.restart), teller);
+      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, told_restart(launch)), teller);
     }
     throw ConfigError{compose(
         "nothing tells this job from others whose processes meet in {} ({}): set ScalingConfig::launch.job to the same "
@@ -26576,111 +28576,6 @@ std::string host_identity() {
     if (::stat(space, &status) == 0) identity += compose("-{}", status.st_ino);
   }
   return identity;
-}
-
-auto Newcomer::encode() const -> std::string {
-    WireWriter writer;
-    writer.put(num_workers);
-    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
-    writer.put(devices.count);
-    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
-    return writer.text();
-  }
-
-auto Newcomer::decode(std::string_view text) -> Newcomer {
-    WireReader reader{text};
-    Newcomer one{.num_workers = reader.take<std::int32_t>()};
-    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
-    one.devices.count = reader.take<std::int32_t>();
-    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
-    return one;
-  }
-
-auto LaunchedMembers::add(int num_workers, std::string host, JoinDevices shown) -> void {
-    workers.push_back(num_workers);
-    hosts.push_back(std::move(host));
-    devices.push_back(std::move(shown));
-  }
-
-auto LaunchedMembers::set(std::size_t process, int num_workers, std::string host, JoinDevices shown) -> void {
-    workers[process] = num_workers;
-    hosts[process] = std::move(host);
-    devices[process] = std::move(shown);
-  }
-
-std::string parts_text(const std::vector<bool>& has_part) {
-  std::string text;
-  for (const bool has : has_part) text += has ? '1' : '0';
-  return text;
-}
-
-int share_of(int num_workers, int process, int num_processes) noexcept {
-  return num_workers / num_processes + (process < num_workers % num_processes ? 1 : 0);
-}
-
-std::vector<int> deal(std::vector<int> workers, int num_workers) {
-  int sum = 0;
-  for (const int own : workers) sum += own;
-  for (; sum > num_workers; --sum) {
-    const auto most = std::max_element(workers.rbegin(), workers.rend());
-    --*most;
-  }
-  return workers;
-}
-
-std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
-                                                      const std::vector<std::string>& hosts) {
-  std::vector<std::string> nodes;
-  std::vector<GroupLayout> layouts(workers.size());
-  std::map<std::string, int> local_sizes;
-  for (std::size_t at = 0; at < workers.size(); ++at) {
-    layouts[at].num_workers = workers[at];
-    if (workers[at] == 0) continue;
-    const auto found = std::find(nodes.begin(), nodes.end(), hosts[at]);
-    layouts[at].node = static_cast<int>(found - nodes.begin());
-    if (found == nodes.end()) nodes.push_back(hosts[at]);
-    layouts[at].first_local_rank = local_sizes[hosts[at]];
-    local_sizes[hosts[at]] += workers[at];
-  }
-  int rank = 0;
-  for (const std::string& node : nodes) {
-    for (std::size_t at = 0; at < workers.size(); ++at) {
-      if (hosts[at] != node || workers[at] == 0) continue;
-      layouts[at].first_rank = rank;
-      rank += workers[at];
-    }
-  }
-  for (std::size_t at = 0; at < workers.size(); ++at) {
-    layouts[at].world_size = rank;
-    layouts[at].local_size = local_sizes[hosts[at]];
-    layouts[at].num_nodes = static_cast<int>(nodes.size());
-  }
-  return layouts;
-}
-
-void check_devices(const LaunchedMembers& members) {
-  const std::vector<GroupLayout> layouts = lay_out(members.workers, members.hosts);
-  std::map<std::pair<std::string, std::string>, std::size_t> owners;  // by host and GPU
-  for (std::size_t at = 0; at < layouts.size(); ++at) {
-    const JoinDevices& shown = members.devices[at];
-    const int needed = layouts[at].first_local_rank + layouts[at].num_workers;
-    if (shown.count < 0 || layouts[at].num_workers == 0) continue;
-    const bool takes_only = shown.count == 1 && layouts[at].num_workers == 1;
-    if (!takes_only && needed > shown.count) {
-      throw ConfigError{compose(
-          "process {} of {} makes the workers {} to {} of its host, each needs a GPU of its own "
-          "(ScalingConfig::use_gpu), and the process is shown {} ({}): start fewer workers there, or show each process "
-          "all GPUs of its host, or each that makes one worker its own",
-          at, layouts.size(), layouts[at].first_local_rank + 1, needed, shown.count, shown.how)};
-    }
-    if (!takes_only || shown.only.empty()) continue;
-    const auto [owner, is_first] = owners.try_emplace({members.hosts[at], shown.only}, at);
-    if (is_first) continue;
-    throw ConfigError{
-        compose("processes {} and {} of {} are both shown {} alone, and each worker needs a GPU of its own "
-                "(ScalingConfig::use_gpu; {}): start fewer processes there, or show them more GPUs",
-                owner->second, at, layouts.size(), shown.only, shown.how)};
-  }
 }
 
 LaunchedGroup::LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, LaunchedMembers& members, AgentLines& lines,
@@ -27030,87 +28925,6 @@ auto LaunchedGroup::lose(int process, const std::string& why) -> void {
     }
   }
 
-auto StoreServer::handle(std::uint64_t session, const Frame& frame) -> std::vector<StoreReply> {
-    std::vector<StoreReply> replies;
-    WireReader reader{frame.payload};
-    switch (static_cast<StoreFrame>(frame.type)) {
-      case StoreFrame::set:
-        set(session, reader, replies);
-        return replies;
-      case StoreFrame::get:
-        get(session, text_of(reader.take_rest()), replies);
-        return replies;
-      default:
-        throw DataError{compose("a message of type {} is no request to the store", static_cast<int>(frame.type))};
-    }
-  }
-
-auto StoreServer::forget(std::uint64_t session) -> void {
-    for (auto& [key, sessions] : waiting_) sessions.erase(session);
-  }
-
-auto StoreServer::clear() noexcept -> void {
-    values_.clear();
-    waiting_.clear();
-    num_bytes_ = 0;
-    waiting_bytes_ = 0;
-  }
-
-auto StoreServer::text_of(ConstBytes bytes) noexcept -> std::string_view {
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-
-auto StoreServer::set(std::uint64_t session, WireReader& reader, std::vector<StoreReply>& replies) -> void {
-    const auto number = reader.take<std::uint32_t>();
-    const std::string key = reader.take_text();
-    const std::string_view value = text_of(reader.take_rest());
-    const SetOutcome outcome = keep(key, value);
-    WireWriter answer;
-    answer.put(number);
-    answer.put(outcome);
-    replies.push_back({.session = session, .type = StoreFrame::answer, .payload = answer.bytes()});
-    const auto waiting = outcome == SetOutcome::done ? waiting_.find(key) : waiting_.end();
-    if (waiting == waiting_.end()) return;
-    for (const std::uint64_t waiter : waiting->second) replies.push_back(value_reply(waiter, key, value));
-    waiting_bytes_ -= key.size();
-    waiting_.erase(waiting);
-  }
-
-auto StoreServer::keep(const std::string& key, std::string_view value) -> SetOutcome {
-    if (values_.count(key) != 0) return SetOutcome::taken;
-    const std::size_t size = key.size() + value.size();
-    if (values_.size() == max_keys || size > max_bytes - num_bytes_) return SetOutcome::full;
-    values_.emplace(key, value);
-    num_bytes_ += size;
-    return SetOutcome::done;
-  }
-
-auto StoreServer::get(std::uint64_t session, std::string_view key, std::vector<StoreReply>& replies) -> void {
-    if (const auto found = values_.find(key); found != values_.end()) {
-      replies.push_back(value_reply(session, key, found->second));
-      return;
-    }
-    auto waiting = waiting_.find(key);
-    if (waiting == waiting_.end()) {
-      // As many as there can ever be values for.
-      if (waiting_.size() == max_keys || key.size() > max_bytes - waiting_bytes_) {
-        throw DataError{"the store's clients wait for more keys than it can hold"};
-      }
-      waiting = waiting_.emplace(key, std::set<std::uint64_t>{}).first;
-      waiting_bytes_ += key.size();
-    }
-    waiting->second.insert(session);
-    const ConstBytes bytes = text_bytes(key);
-    replies.push_back({.session = session, .type = StoreFrame::absent, .payload = {bytes.begin(), bytes.end()}});
-  }
-
-auto StoreServer::value_reply(std::uint64_t session, std::string_view key, std::string_view value) -> StoreReply {
-    WireWriter writer;
-    writer.put_text(key);
-    writer.put_rest(text_bytes(value));
-    return {.session = session, .type = StoreFrame::value, .payload = writer.bytes()};
-  }
-
 NetworkStore::NetworkStore(NetworkStorePlace place, Hmac secret) : place_(std::move(place)), secret_(std::move(secret)) {}
 
 auto NetworkStore::set(std::string_view key, std::string_view value) -> void {
@@ -27217,22 +29031,24 @@ auto NetworkStore::wait_for_answer(Lock& lock, const Deadline& deadline) -> void
   }
 
 auto NetworkStore::wait_for_frames(Lock& lock, const Deadline& deadline) -> bool {
+    const auto look = times_.look(deadline);
+    if (look.is_over) return false;
+    const Deadline next_look = Deadline::after(look.until_next);
     if (is_watched_) {
-      if (deadline.is_never()) {
-        changed_.wait(lock);
-      } else if (changed_.wait_until(lock, deadline.time()) == std::cv_status::timeout) {
-        return false;
-      }
+      changed_.wait_until(lock, next_look.time());
     } else {
       is_watched_ = true;
       const bool is_here = connection_->has_received();
       lock.unlock();
-      const bool has_come = is_here || wait_for(connection_->fd(), POLLIN, deadline);
+      const bool has_come = is_here || wait_for(connection_->fd(), POLLIN, next_look);
       lock.lock();
       is_watched_ = false;
       changed_.notify_all();
-      if (!has_come) return false;
-      while (const std::optional<Frame> frame = connection_->try_receive()) take(*frame);
+      while (has_come) {
+        const std::optional<Frame> frame = connection_->try_receive();
+        if (!frame) break;
+        take(*frame);
+      }
     }
     throw_if_lost();
     return true;
@@ -27411,31 +29227,6 @@ auto PairCalling::advance() -> State {
           return fail("its welcome was altered on its way");
       }
     }
-  }
-
-RefusalLog::RefusalLog(std::function<void(const std::string&)> tell) : tell_(std::move(tell)) {}
-
-auto RefusalLog::note(const std::string& line, Clock::time_point now) -> void {
-    ++total_;
-    if (now >= window_end_) begin_window(now);
-    if (++in_window_ > lines_per_second) {
-      ++untold_;
-    } else if (tell_) {
-      tell_(line);
-    }
-  }
-
-auto RefusalLog::tell_rest(Clock::time_point now) -> void {
-    if (untold_ > 0 && now >= window_end_) begin_window(now);
-  }
-
-auto RefusalLog::due() const noexcept -> Clock::time_point { return untold_ > 0 ? window_end_ : Clock::time_point::max(); }
-
-auto RefusalLog::begin_window(Clock::time_point now) -> void {
-    window_end_ = now + std::chrono::seconds{1};
-    in_window_ = 0;
-    const std::uint64_t untold = std::exchange(untold_, 0);
-    if (untold > 0 && tell_) tell_(compose("refused {} more connections in the second before", untold));
   }
 
 SocketRankLine::SocketRankLine(Socket socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
@@ -27741,7 +29532,7 @@ LaunchedLink::LaunchedLink(WorkerLink& own, const GroupLayout& layout, const Net
         first_rank_(layout.first_rank),
         world_(world_of(own.world(), layout, address)),
         store_(store_place(place, layout, world_.rank), secret) {
-    if (world_.num_nodes > 1) {
+    if (world_.size > 1) {
       world_.connector = std::make_shared<SecretConnector>(
           secret, compose("{} {}", layout.generation, place.job),
           [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); },
@@ -27765,296 +29556,6 @@ auto LaunchedLink::store_place(NetworkStorePlace place, const GroupLayout& layou
     place.generation = layout.generation;
     place.rank = rank;
     return place;
-  }
-
-Listener::Listener(ListenerOptions options, Hmac secret) : options_(std::move(options)),
-        secret_(std::move(secret)),
-        log_(options_.on_refusal),
-        socket_(listen_at(options_.host, options_.port)),
-        poller_(adopt(::epoll_create1(EPOLL_CLOEXEC), "listening: epoll")) {
-    watch(socket_.fd(), EPOLLIN, listening);
-    watch(wake_.fd(), EPOLLIN, waking);
-    const BlockSignals block{deferrable_signals()};
-    thread_ = std::thread{[this] { run(); }};
-  }
-
-Listener::~Listener() {
-    {
-      const std::lock_guard lock{mutex_};
-      is_ending_ = true;
-    }
-    wake_.ring();
-    thread_.join();
-  }
-
-auto Listener::host() const -> std::string { return SocketAddress::of_self(socket_.fd()).host(); }
-
-auto Listener::port() const -> int { return SocketAddress::of_self(socket_.fd()).port(); }
-
-auto Listener::agents_fd() const noexcept -> int { return agents_event_.fd(); }
-
-auto Listener::take_agent(const Deadline& deadline) -> std::optional<AgentConnection> {
-    while (wait_for(agents_event_.fd(), POLLIN, deadline)) {
-      const std::lock_guard lock{mutex_};
-      if (agents_.empty()) continue;
-      AgentConnection agent = std::move(agents_.front());
-      agents_.pop_front();
-      if (agents_.empty()) agents_event_.clear();
-      return agent;
-    }
-    return std::nullopt;
-  }
-
-auto Listener::expect_no_more_agents() -> void {
-    const std::lock_guard lock{mutex_};
-    expects_agents_ = false;
-  }
-
-auto Listener::reset_store(std::uint32_t generation) -> void {
-    const std::lock_guard lock{mutex_};
-    store_.clear();
-    tickets_used_.clear();  // those hellos are of a generation that nobody is let in with any more
-    const std::string text = outdated_text(std::exchange(store_generation_, generation), generation);
-    const ConstBytes bytes = text_bytes(text);
-    std::vector<StoreReply> replies;
-    for (auto& [id, session] : sessions_) {
-      if (std::exchange(session.is_over, true)) continue;
-      replies.push_back({.session = id, .type = StoreFrame::ended, .payload = {bytes.begin(), bytes.end()}});
-    }
-    deliver(replies);
-    send_all();
-  }
-
-auto Listener::num_refused() const -> std::uint64_t {
-    const std::lock_guard lock{mutex_};
-    return log_.total();
-  }
-
-auto Listener::watch(int fd, std::uint32_t events, std::uint64_t id, int operation) -> void {
-    epoll_event event{};
-    event.events = events;
-    event.data.u64 = id;
-    if (::epoll_ctl(poller_.get(), operation, fd, &event) != 0) throw_system("listening: epoll", errno);
-  }
-
-auto Listener::run() -> void {
-    std::array<epoll_event, 64> events{};
-    while (true) {
-      const int count = ::epoll_wait(poller_.get(), events.data(), static_cast<int>(events.size()), wait_ms());
-      const std::lock_guard lock{mutex_};
-      if (is_ending_) return;
-      for (int at = 0; at < count; ++at) serve(events[static_cast<std::size_t>(at)].data.u64);
-      send_all();
-      expire(Clock::now());
-    }
-  }
-
-auto Listener::wait_ms() const -> int {
-    const std::lock_guard lock{mutex_};
-    Clock::time_point next = std::min(log_.due(), accepts_again_);
-    if (!half_open_.empty()) next = std::min(next, half_open_.begin()->second.since + options_.handshake_time);
-    if (next == Clock::time_point::max()) return -1;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
-    return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
-  }
-
-auto Listener::serve(std::uint64_t id) -> void {
-    try {
-      if (id == listening) return accept_some();
-      if (const auto found = half_open_.find(id); found != half_open_.end()) return shake_hands(found);
-      if (const auto found = sessions_.find(id); found != sessions_.end()) serve_session(id, found->second);
-    } catch (const std::exception& error) {  // the system has no room for this connection: the others go on
-      log_.note(error.what(), Clock::now());
-    }
-  }
-
-auto Listener::expire(Clock::time_point now) -> void {
-    while (!half_open_.empty() && half_open_.begin()->second.since + options_.handshake_time <= now) {
-      refuse(half_open_.begin(), "it has not proven itself in time");
-    }
-    log_.tell_rest(now);
-    if (now < accepts_again_ && half_open_.size() >= accepts_again_below_) return;
-    accepts_again_ = Clock::time_point::max();
-    accepts_again_below_ = 0;
-    watch(socket_.fd(), EPOLLIN, listening, EPOLL_CTL_MOD);
-  }
-
-auto Listener::pause_accepting(std::chrono::milliseconds time, std::size_t below) -> void {
-    accepts_again_ = Clock::now() + time;
-    accepts_again_below_ = below;
-    watch(socket_.fd(), 0, listening, EPOLL_CTL_MOD);
-  }
-
-auto Listener::accept_some() -> void {
-    constexpr int most_at_once = 64;  // those who are already there come first
-    for (int at = 0; at < most_at_once; ++at) {
-      if (is_crowded()) return;
-      const int fd = ::accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd >= 0) {
-        take_in(Socket{adopt(fd, "listening: a connection")});
-      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        return;
-      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        log_.note(compose("no connection can be taken: {}", explain_errno(errno)), Clock::now());
-        while (!half_open_.empty() && oldest_age() >= safe_age) {
-          refuse(half_open_.begin(), "it has not proven itself, and there are no descriptors for others");
-        }
-        return pause_accepting(std::chrono::milliseconds{100}, 0);
-      }  // else it has gone again
-    }
-  }
-
-auto Listener::is_crowded() -> bool {
-    if (half_open_.size() < options_.max_half_open) return false;
-    const auto age = oldest_age();
-    if (age >= safe_age) return false;
-    pause_accepting(std::chrono::ceil<std::chrono::milliseconds>(safe_age - age), options_.max_half_open);
-    return true;
-  }
-
-auto Listener::oldest_age() const -> Clock::duration { return Clock::now() - half_open_.begin()->second.since; }
-
-auto Listener::take_in(Socket socket) -> void {
-    const std::uint64_t id = next_id_++;
-    tune_connection(socket.fd(), options_.limits.lost_after);
-    watch(socket.fd(), EPOLLIN, id);
-    const SocketAddress address = SocketAddress::of_peer(socket.fd());
-    half_open_.emplace(id, HalfOpen{.socket = std::move(socket),
-                                    .address = address.text(),
-                                    .since = Clock::now(),
-                                    .handshake = ServerHandshake{secret_, ticket_}});
-    if (half_open_.size() > options_.max_half_open) {
-      refuse(half_open_.begin(), "it has not proven itself, and others are waiting");
-    }
-  }
-
-auto Listener::refuse(HalfOpens::iterator at, std::string_view why) -> void {
-    log_.note(compose("refused a connection from {}: {}", at->second.address, why), Clock::now());
-    half_open_.erase(at);
-  }
-
-auto Listener::shake_hands(HalfOpens::iterator at) -> void {
-    ServerHandshake& handshake = at->second.handshake;
-    while (handshake.state() == ServerHandshake::State::waiting) {
-      using Tls = TlsSession::State;
-      Socket& socket = at->second.socket;
-      const Tls tls = socket.shake_hands();
-      if (tls == Tls::failed) return refuse(at, socket.shaking_trouble());
-      // A new connection has room for so few bytes.
-      if (tls == Tls::shaking && socket.shaking_events() == POLLOUT) return refuse(at, "it does not take an answer");
-      if (tls == Tls::shaking) return;
-      const std::span<std::byte> room = handshake.room();
-      const ssize_t got = socket.receive(room);
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) {
-        return refuse(at, handshake.is_untouched() ? "it has left without a word" : "it has left before its proof");
-      }
-      const ConstBytes reply = handshake.take(static_cast<std::size_t>(got));
-      if (!reply.empty() && socket.send(reply) != static_cast<ssize_t>(reply.size())) {
-        return refuse(at, "it does not take an answer");
-      }
-      if (const auto key = handshake.take_tls_key()) socket.encrypt(TlsRole::server, *key);
-    }
-    if (handshake.state() == ServerHandshake::State::refused) return refuse(at, handshake.refusal());
-    auto node = half_open_.extract(at);
-    admit(node.key(), std::move(node.mapped()));
-  }
-
-auto Listener::admit(std::uint64_t id, HalfOpen client) -> void {
-    Hello& hello = client.handshake.hello();
-    const bool is_agent = hello.kind == HelloKind::agent;
-    const std::string peer =
-        compose("{} {} ({})", is_agent ? "process" : "the store's client of rank", hello.process, client.address);
-    ConnectionLimits limits = options_.limits;
-    if (!is_agent) limits.max_frame_bytes = StoreServer::max_bytes + max_hello_bytes;
-    SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
-    std::string why = complaint(hello, client.handshake.opening());
-    const bool is_misfit = why.empty() && client.handshake.opening().is_by_tls() != options_.limits.has_tls;
-    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "the process that leads");
-    if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
-    try {
-      const std::uint8_t answer = why.empty() ? Frame::welcome : is_misfit ? Frame::misfit : Frame::refusal;
-      connection.post(answer, {why.empty() ? ticket_.bytes() : text_bytes(why)});
-      connection.flush();
-    } catch (const ConnectionError&) {
-      return;  // it has already gone
-    }
-    if (!is_agent) {
-      watch(connection.fd(), EPOLLIN | EPOLLOUT | EPOLLET, id, EPOLL_CTL_MOD);
-      sessions_.emplace(id, Session{.connection = std::move(connection), .is_over = !why.empty()});
-    } else if (why.empty() || is_misfit) {
-      watch(connection.fd(), 0, id, EPOLL_CTL_DEL);
-      agents_.push_back({.hello = std::move(hello), .connection = std::move(connection), .misfit = std::move(why)});
-      agents_event_.ring();
-    }
-  }
-
-auto Listener::complaint(const Hello& hello, const Opening& opening) -> std::string {
-    if (hello.job != options_.job) {
-      return compose(R"(it belongs to the job "{}", and this is the job "{}")", hello.job, options_.job);
-    }
-    const bool is_agent = hello.kind == HelloKind::agent;
-    if (is_agent && !expects_agents_) return "the run has begun, with all processes that it has";
-    const std::uint32_t expected = is_agent ? options_.generation : store_generation_;
-    if (hello.generation != expected) return outdated_text(hello.generation, expected);
-    if (!opening.has_ticket()) return {};
-    if (is_agent) return "a ticket is for the store alone";
-    return tickets_used_.insert(opening.nonce).second ? std::string{} : "this very hello has come before";
-  }
-
-auto Listener::outdated_text(std::uint32_t generation, std::uint32_t expected) -> std::string {
-    return compose("it is of generation {}, and the run is now at {}: what was started earlier has to end", generation,
-                   expected);
-  }
-
-auto Listener::serve_session(std::uint64_t id, Session& session) -> void {
-    try {
-      session.connection.flush();
-      while (const std::optional<Frame> frame = session.connection.try_receive()) {
-        if (!session.is_over) deliver(store_.handle(id, *frame));
-        if (sessions_.count(id) == 0) return;
-      }
-    } catch (const ConnectionError& error) {
-      if (error.cause() == ConnectionError::Cause::failed) log_.note(error.what(), Clock::now());
-      end_session(id);
-    } catch (const DataError& error) {
-      log_.note(compose("{}: {}", session.connection.peer(), error.what()), Clock::now());
-      end_session(id);
-    }
-  }
-
-auto Listener::deliver(const std::vector<StoreReply>& replies) -> void {
-    constexpr std::size_t little = std::size_t{64} << 10U;
-    for (const StoreReply& reply : replies) {
-      const auto found = sessions_.find(reply.session);
-      if (found == sessions_.end()) continue;
-      found->second.connection.post(static_cast<std::uint8_t>(reply.type), {reply.payload});
-      unsent_.insert(reply.session);
-      if (found->second.connection.unsent_bytes() > little) send_to(reply.session);
-    }
-  }
-
-auto Listener::send_all() -> void {
-    for (const std::uint64_t id : std::exchange(unsent_, {})) send_to(id);
-  }
-
-auto Listener::send_to(std::uint64_t id) -> void {
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) return;
-    SecureConnection& connection = found->second.connection;
-    try {
-      connection.flush();
-      if (connection.unsent_bytes() <= max_unsent_bytes) return;
-      log_.note(compose("{} asks and does not listen", connection.peer()), Clock::now());
-    } catch (const ConnectionError&) {  // it has gone
-    }
-    end_session(id);
-  }
-
-auto Listener::end_session(std::uint64_t id) -> void {
-    store_.forget(id);
-    sessions_.erase(id);
   }
 
 auto InterfaceAddress::bytes() const noexcept -> std::span<const std::byte> {
@@ -28248,6 +29749,7 @@ auto Launched::join(const JoinPlan& plan) -> void {
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
     detail::WaitTeller teller{subject, plan.say};
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
+    if (detail::agrees_on_attempts(launch_)) count_arrival(*bulletin, deadline);
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
       gather(*bulletin, teller, deadline);
@@ -28255,6 +29757,7 @@ auto Launched::join(const JoinPlan& plan) -> void {
     } else {
       find_leader(*bulletin, teller, deadline);
     }
+    counted_.leave();
   }
 
 auto Launched::num_workers() const noexcept -> int {
@@ -28327,21 +29830,27 @@ auto Launched::offer(std::uint64_t generation) -> LeaderPlace {
     follow_up(launch_.process);
     first_generation_ = static_cast<std::uint32_t>(generation << generation_bits);
     listen(0, static_cast<std::uint32_t>(generation));
-    agents_.clear();
-    agents_.resize(index(num_processes()));
+    agents_ = detail::Arrivals{index(num_processes()), plan_.say};
     return {.process = leading_, .host = address_, .port = listener_->port(), .generation = generation};
   }
 
 auto Launched::take_place(const Deadline& deadline, bool is_last) -> bool {
-    while (misses_anybody()) {
+    while (misses_anybody() || agents_.is_contested()) {
+      if (const auto conflict = agents_.settle()) {
+        say(detail::compose("{} is not let in: there is another one of its number", conflict->second));
+        agents_.drop_contenders(conflict->place);
+        continue;
+      }
       auto agent = listener_->take_agent(deadline);
       if (!agent) break;
       const int slot = slot_of_other(agent->hello.process);
-      if (slot != 0 && !agents_[index(slot)] && agent->misfit.empty()) {
-        agents_[index(slot)] = std::move(agent);
-      } else {
-        say(detail::compose("{} is not let in: {}", agent->connection.peer(),
-                            agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
+      const std::string peer = agent->connection.peer();
+      try {
+        if (slot == 0) throw ConfigError{"there is another one of its number"};
+        if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
+        agents_.add(slot, std::move(*agent));
+      } catch (const Error& error) {
+        say(detail::compose("{} is not let in: {}", peer, error.what()));
       }
     }
     if (misses_anybody() && !is_last) {
@@ -28446,49 +29955,43 @@ auto Launched::gather(detail::Bulletin& bulletin, const detail::WaitTeller& tell
     secret_.emplace(detail::text_bytes(secret));
     address_ = address_towards(launch_.leader_host);
     if (!plan_.launch.network.empty()) detail::check_is_sought_at(bulletin.host_to_listen_on(), address_);
-    const auto generation = static_cast<std::uint32_t>(launch_.restart);
+    const std::uint32_t generation = generation_of_attempt();
     listen(bulletin.port_to_listen_on(), generation);
     bulletin.post({.host = address_,
                    .port = listener_->port(),
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
 
-    Agents agents(static_cast<std::size_t>(launch_.num_processes));
+    detail::Arrivals arrivals{index(num_processes()), plan_.say};
     try {
-      if (!await_all(agents, bulletin, teller, deadline)) return;
-      check_newcomers(agents);
+      if (!await_all(arrivals, bulletin, teller, deadline)) return;
+      check_newcomers(arrivals);
     } catch (const std::exception& error) {
-      refuse(agents, error);
+      refuse(arrivals, error);
       throw;
     }
     if (!plan_.is_elastic) listener_->expect_no_more_agents();
-    take_in(agents);
+    take_in(arrivals);
   }
 
-auto Launched::await_all(Agents& agents, const detail::Bulletin& bulletin, detail::WaitTeller teller,
+auto Launched::await_all(detail::Arrivals& arrivals, const detail::Bulletin& bulletin, detail::WaitTeller teller,
                                const Deadline& deadline) -> bool {
     teller.start();
-    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
-      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
-      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
-      if (agent) {
-        const int process = agent->hello.process;
-        const bool is_double = process <= 0 || process >= launch_.num_processes || agents[index(process)];
-        agents[is_double ? 0 : index(process)] = std::move(agent);
-        if (is_double) {
-          throw ConfigError{detail::compose(
-              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
-              "of its own, and the same one as its launcher says",
-              process, launch_.num_processes, agents.front()->connection.peer())};
-        }
-        --num_missing;
+    detail::AwakeTime time{Deadline::Clock::now()};
+    while (true) {
+      if (const auto conflict = arrivals.settle()) throw ConfigError{conflict->text()};
+      counted_.throw_if_outdated();
+      if (arrivals.is_complete()) return true;
+      const bool is_late = time.is_over(deadline);
+      if (auto agent = listener_->take_agent(Deadline::after(time.until_next_look(deadline)))) {
+        take_arrival(arrivals, std::move(*agent));
         continue;
       }
-      const std::string missing = missing_text(agents);
+      const std::string missing = arrivals.missing_text();
       const std::string count =
-          detail::compose("{} of {} have come", launch_.num_processes - num_missing, launch_.num_processes);
-      if (deadline.expired()) {
-        check_fit(agents);
+          detail::compose("{} of {} have come", index(num_processes()) - arrivals.missing().size(), num_processes());
+      if (is_late) {
+        arrivals.check_fit();
         throw Error{detail::compose(
             "{}: {} did not come within {} ({}): see whether they run, what they print, and whether they can reach {} "
             "port {}, which this process has left in {}",
@@ -28500,68 +30003,60 @@ auto Launched::await_all(Agents& agents, const detail::Bulletin& bulletin, detai
       }
       teller.look(detail::compose("{}; {}", missing, count), deadline);
     }
-    return true;
   }
 
-auto Launched::refuse(Agents& agents, const std::exception& error) const -> void {
+auto Launched::take_arrival(detail::Arrivals& arrivals, detail::AgentConnection agent) -> void {
+    const int process = agent.hello.process;
+    if (process <= 0 || process >= num_processes()) {
+      const ConfigError error{detail::compose("{} says that it is number {} of {}, and number 0 leads",
+                                              agent.connection.peer(), process, num_processes())};
+      arrivals.add(0, std::move(agent));  // to be told with all others
+      throw error;
+    }
+    arrivals.add(process, std::move(agent), counted_.last_of(process));
+  }
+
+auto Launched::count_arrival(const detail::Bulletin& bulletin, const Deadline& deadline) -> void {
+    try {
+      counted_ = {launch_.leader_host, launch_.leader_port, launch_.process, plan_.say, deadline};
+      own_.arrival = counted_.own();
+    } catch (const Error& error) {
+      if (!bulletin.carries_secret()) throw;
+      say(detail::compose("takes attempt {} of the job, as it is told: {}", launch_.restart, error.what()));
+    }
+  }
+
+auto Launched::generation_of_attempt() const noexcept -> std::uint32_t {
+    return own_.arrival > 0 ? own_.arrival : static_cast<std::uint32_t>(launch_.restart);
+  }
+
+auto Launched::refuse(detail::Arrivals& arrivals, const std::exception& error) const -> void {
     listener_->expect_no_more_agents();
+    std::vector<detail::SecureConnection> connections = arrivals.take_all();
     while (auto agent = listener_->take_agent(Deadline::after(std::chrono::nanoseconds{0}))) {
-      agents.push_back(std::move(agent));
+      connections.push_back(std::move(agent->connection));
     }
-    std::vector<detail::SecureConnection> connections;
-    for (auto& agent : agents) {
-      if (agent) connections.push_back(std::move(agent->connection));
-    }
-    detail::WireWriter writer;
-    writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
-    writer.put_text(error.what());
-    detail::AgentLines{std::move(connections), plan_.silence_limit}.post_to_all(detail::Order::refuse, writer.bytes());
+    const bool is_setting = dynamic_cast<const ConfigError*>(&error) != nullptr;
+    detail::AgentLines{std::move(connections), plan_.silence_limit}.post_to_all(
+        detail::Order::refuse, detail::refusal_of(is_setting, error.what()));
   }
 
-auto Launched::missing_text(const Agents& agents) -> std::string {
-    std::vector<int> missing;
-    for (std::size_t process = 1; process < agents.size(); ++process) {
-      if (!agents[process]) missing.push_back(static_cast<int>(process));
-    }
-    return detail::compose("{} {}", missing.size() == 1 ? "process" : "processes", detail::joined_first(missing, 8));
-  }
-
-auto Launched::check_fit(const Agents& agents) -> void {
-    for (const auto& agent : agents) {
-      if (agent && !agent->misfit.empty()) throw ConfigError{agent->misfit};
+auto Launched::check_newcomers(const detail::Arrivals& arrivals) const -> void {
+    arrivals.check_fit();
+    for (std::size_t process = 1; process < arrivals.num_places(); ++process) {
+      detail::Newcomer::decode(arrivals.at(process).hello.payload).check(static_cast<int>(process), own_, leading_);
     }
   }
 
-auto Launched::check_newcomers(const Agents& agents) const -> void {
-    check_fit(agents);
-    for (std::size_t process = 1; process < agents.size(); ++process) {
-      check_newcomer(detail::Newcomer::decode(agents[process]->hello.payload), static_cast<int>(process));
-    }
-  }
-
-auto Launched::take_in(Agents& agents) -> void {
+auto Launched::take_in(detail::Arrivals& arrivals) -> void {
     members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
-    for (std::size_t process = 1; process < agents.size(); ++process) {
-      detail::AgentConnection& agent = *agents[process];
-      const auto newcomer = detail::Newcomer::decode(agent.hello.payload);
+    for (std::size_t process = 1; process < arrivals.num_places(); ++process) {
+      const auto newcomer = detail::Newcomer::decode(arrivals.at(process).hello.payload);
       members_.add(newcomer.num_workers, newcomer.host, newcomer.devices);
-      connections.push_back(std::move(agent.connection));
+      connections.push_back(arrivals.take(process));
     }
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
-  }
-
-auto Launched::check_newcomer(const detail::Newcomer& newcomer, int process) const -> void {
-    if (newcomer.settings != own_.settings) {
-      throw ConfigError{detail::compose(
-          "process {} on {} was started with other settings than process {} on {}: \"{}\" there, \"{}\" here; start "
-          "the same program with the same arguments everywhere",
-          process, newcomer.host_name, leading_, own_.host_name, newcomer.settings, own_.settings)};
-    }
-    if (newcomer.num_workers < 1) {
-      throw ConfigError{
-          detail::compose("process {} on {} makes {} workers", process, newcomer.host_name, newcomer.num_workers)};
-    }
   }
 
 auto Launched::let_in() -> void {
@@ -28574,7 +30069,7 @@ auto Launched::let_in() -> void {
           throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
-        check_newcomer(newcomer, process);
+        newcomer.check(process, own_, leading_);
         detail::LaunchedMembers members = members_;
         members.set(index(slot), newcomer.num_workers, newcomer.host, newcomer.devices);
         detail::check_devices(members);
@@ -28602,9 +30097,9 @@ auto Launched::remember(const detail::Agent& agent) -> void {
   }
 
 auto Launched::misses_anybody() const -> bool {
-    for (std::size_t slot = 1; slot < agents_.size(); ++slot) {
-      const std::size_t process = index(slot_of(static_cast<int>(slot)));
-      if (has_part_[process] && !is_gone_[process] && !agents_[slot]) return true;
+    for (const int slot : agents_.missing()) {
+      const std::size_t process = index(slot_of(slot));
+      if (has_part_[process] && !is_gone_[process]) return true;
     }
     return false;
   }
@@ -28613,15 +30108,14 @@ auto Launched::give_sign_of_life() -> void {
     const auto now = Deadline::Clock::now();
     if (now < next_sign_) return;
     next_sign_ = now + detail::sign_interval(plan_.silence_limit);
-    for (auto& agent : agents_) {
-      if (!agent) continue;
+    agents_.each([this](std::size_t slot, detail::SecureConnection& connection) {
       try {
-        agent->connection.post(static_cast<std::uint8_t>(detail::Order::alive), {});
-        agent->connection.flush();
+        connection.post(static_cast<std::uint8_t>(detail::Order::alive), {});
+        connection.flush();
       } catch (const detail::ConnectionError&) {
-        agent.reset();  // it may come again
+        agents_.drop(slot);  // it may come again
       }
-    }
+    });
   }
 
 auto Launched::follow_up(int process) -> void {
@@ -28631,20 +30125,20 @@ auto Launched::follow_up(int process) -> void {
 
 auto Launched::lead_those_there() -> void {
     members_ = {};
-    std::vector<std::optional<detail::SecureConnection>> connections(agents_.size());
-    for (std::size_t slot = 0; slot < agents_.size(); ++slot) {
+    std::vector<std::optional<detail::SecureConnection>> connections(agents_.num_places());
+    for (std::size_t slot = 0; slot < agents_.num_places(); ++slot) {
       const int process = slot_of(static_cast<int>(slot));
       // Of one that has not come: what it would make where it could.
       members_.add(detail::share_of(plan_.num_workers, process, num_processes()), {}, {});
       members_.has_part.push_back(has_part_[index(process)]);
       if (slot == 0) members_.set(0, own_.num_workers, own_.host, own_.devices);
-      if (!agents_[slot]) continue;
-      const auto newcomer = detail::Newcomer::decode(agents_[slot]->hello.payload);
-      check_newcomer(newcomer, process);
+      if (!agents_.has(slot)) continue;
+      const auto newcomer = detail::Newcomer::decode(agents_.at(slot).hello.payload);
+      newcomer.check(process, own_, leading_);
       members_.set(slot, newcomer.num_workers, newcomer.host, newcomer.devices);
-      connections[slot] = std::move(agents_[slot]->connection);
+      connections[slot] = agents_.take(slot);
     }
-    agents_.clear();
+    agents_ = detail::Arrivals{};
     connections.erase(connections.begin());
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit, [this](int slot) {
       return detail::compose("process {} has not come to process {}, which leads since process {} is lost",
@@ -28661,26 +30155,31 @@ auto Launched::find_leader(detail::Bulletin& bulletin, detail::WaitTeller teller
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
     bulletin.end_read_when([this] { return comes_back(); });
     std::optional<detail::Posting> posting;
+    // What is left of an earlier attempt, in a store that outlives it, is not tried for long.
+    std::chrono::nanoseconds slice = own_.arrival > 0 ? std::chrono::milliseconds{200} : most_of_a_try;
     while (!comes_back()) {
+      counted_.throw_if_outdated();
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
       if (posting->host.empty()) return;
-      if (try_leader(*posting, secret.value_or(posting->secret), teller, deadline)) return;
+      if (try_leader(*posting, secret.value_or(posting->secret), teller, slice, deadline)) return;
+      slice = std::min(2 * slice, most_of_a_try);
     }
   }
 
 auto Launched::try_leader(const detail::Posting& posting, const std::string& secret, detail::WaitTeller& teller,
-                                const Deadline& deadline) -> bool {
+                                std::chrono::nanoseconds slice, const Deadline& deadline) -> bool {
     secret_.emplace(detail::text_bytes(secret));
-    constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
     const bool is_last = deadline.remaining() <= slice;
     try {
-      connect_to(posting.host, posting.port, static_cast<std::uint32_t>(launch_.restart),
-                 is_last ? deadline : Deadline::after(slice));
+      const std::uint32_t generation = own_.arrival > 0 ? posting.generation : generation_of_attempt();
+      connect_to(posting.host, posting.port, generation, is_last ? deadline : Deadline::after(slice));
     } catch (const detail::ConnectionError& error) {
       // Who turns this process away may be the leader of an earlier run that is about to end.
       if (is_last) {
-        throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
-                                    launch_.num_processes, own_.host_name, error.what())};
+        throw Error{detail::compose(
+            "process {} of {} ({}) does not reach the one that leads: {}; see whether that one runs, and where its "
+            "address is wrong name it by MASTER_ADDR and MASTER_PORT, or ScalingConfig::launch.leader",
+            launch_.process, launch_.num_processes, own_.host_name, error.what())};
       }
       teller.look(detail::compose("process {}: {}", leading_, error.what()), deadline);
       std::this_thread::sleep_for(std::chrono::milliseconds{50});
@@ -29510,10 +31009,9 @@ auto PrefixStore::set(std::string_view key, std::string_view value) -> void { st
 auto PrefixStore::get(std::string_view key, const Deadline& deadline) -> std::optional<std::string> {
     const std::string whole = prefix_ + std::string{key};
     while (true) {
-      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{100};
-      const bool is_last = deadline.remaining() <= slice;
-      if (auto value = store_->get(whole, is_last ? deadline : Deadline::after(slice))) return value;
-      if (is_last) return std::nullopt;
+      const auto look = times_.look(deadline);
+      if (auto value = store_->get(whole, Deadline::after(look.until_next))) return value;
+      if (look.is_over) return std::nullopt;
       if (is_given_up_.load()) throw Error{compose("{} was waited for when the group was given up", whole)};
     }
   }
@@ -29905,7 +31403,8 @@ auto Gloo::connect(const Options& options, const World& world, Store& store,
       try {
         return std::unique_ptr<Gloo>{new Gloo{SharedMemory::connect({}, world, store, deadline)}};
       } catch (const ConfigError& error) {  // which all ranks get alike
-        if (world.rank == 0) fmt::print(stderr, "railyard: Gloo uses TCP on one host: {}\n", error.what());
+        if (world.rank == 0)
+          fmt::print(stderr, "railyard: Gloo connects ranks of one host without shared memory: {}\n", error.what());
       }
     }
     auto gloo = std::unique_ptr<Gloo>{new Gloo};
@@ -30047,6 +31546,8 @@ CudaLibrary::CudaLibrary(const std::string& path) {
     library.find("cudaFree", free);
     library.find("cudaMemcpyAsync", memcpy_async);
     library.find("cudaStreamCreateWithFlags", stream_create);
+    library.find("cudaStreamCreateWithPriority", stream_create_with_priority);
+    library.find("cudaStreamWaitEvent", stream_wait_event);
     library.find("cudaStreamDestroy", stream_destroy);
     library.find("cudaEventCreateWithFlags", event_create);
     library.find("cudaEventRecord", event_record);
@@ -30154,6 +31655,8 @@ NcclGroup::~NcclGroup() {
     abort_communicator();
     for (void* event : events_) cuda_.event_destroy(event);
   }
+
+auto NcclGroup::on_failure(std::function<void(std::string_view)> function) -> void { on_failure_ = std::move(function); }
 
 auto NcclGroup::require(NcclResult result) const -> void {
     if (!is_good(result)) throw Error{text_of(result)};
@@ -30364,6 +31867,7 @@ auto NcclGroup::fail(const Operation& operation, const Deadline& deadline, Notic
     post(notice);
     abort_communicator();
     auto verdict = notices_.judge(notice, text, deadline.budget_text(), patience);
+    if (on_failure_) on_failure_(verdict.text);
     const std::lock_guard lock{mutex_};
     if (!failure_) failure_ = std::move(verdict);
     throw_failure(here.operation, *failure_, false);
@@ -30506,6 +32010,8 @@ auto Nccl::connect(const Options& options, const World& world, Store& store,
   }
 
 Nccl::~Nccl() {
+    line_seen_.store(nullptr);
+    line_.reset();  // while what it is the second line of is there
     // Freeing waits for the whole device. After a failure that may be for ever: the process's end frees it then.
     if (!group_->leave()) return;
     cuda_.free(word_);
@@ -30538,7 +32044,7 @@ auto Nccl::broadcast(Buffer data, int root, const Call& call) -> NcclWork {
   }
 
 auto Nccl::all_gather(ConstBuffer in, Buffer out, const Call& call) -> NcclWork {
-    const auto signature = arguments(in).all_gather(in, out);
+    const auto signature = arguments(in).all_gather_in_place(in, out);
     return start(signature, call, in, out, apart, [&](const Launch& on) {
       return nccl_.all_gather(on.in.data, on.out.data, in.count, dtype_of(in.dtype), on.comm, on.stream);
     });
@@ -30616,11 +32122,27 @@ auto Nccl::receive(Buffer data, int peer, const Call& call) -> NcclWork {
     });
   }
 
-auto Nccl::abort(std::string_view reason) noexcept -> void { group_->abort(reason); }
+auto Nccl::abort(std::string_view reason) noexcept -> void {
+    group_->abort(reason);
+    if (Line* line = line_seen_.load()) line->end(reason);
+  }
+
+auto Nccl::device_line(const Deadline& deadline) -> DeviceLine* {
+    if (!line_) {
+      Options options{options_};
+      options.device = device_;
+      line_ =
+          std::make_unique<Line>(cuda_, world_, *store_, *this, connect(options, world_, *store_, deadline), deadline);
+      line_seen_.store(line_.get());
+    }
+    return line_.get();
+  }
 
 Nccl::Nccl(const Options& options, const World& world, Store& store, const std::string& prefix) : nccl_(options.nccl_library),
         cuda_(options.cudart_library),
+        options_(options),
         world_(world),
+        store_(&store),
         device_(options.device >= 0 ? options.device
                 : world.device >= 0 ? world.device
                                     : world.local_rank),
@@ -31030,7 +32552,7 @@ auto Autocast::apply(const AutocastOptions& options) const -> void {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-BatchBuffers::BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
+BatchBuffers::BatchBuffers(std::size_t most_kept, bool is_pinned) noexcept : most_kept_(most_kept), is_pinned_(is_pinned) {}
 
 auto BatchBuffers::take(at::IntArrayRef shape, at::ScalarType type) -> at::Tensor {
     const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{});
@@ -31046,7 +32568,7 @@ auto BatchBuffers::take(at::IntArrayRef shape, at::ScalarType type) -> at::Tenso
   }
 
 auto BatchBuffers::take_new(at::IntArrayRef shape, at::ScalarType type) -> at::Tensor {
-    at::Tensor tensor = at::empty(shape, type);
+    at::Tensor tensor = at::empty(shape, at::TensorOptions(type).pinned_memory(is_pinned_));
     if (most_kept_ == 0) return tensor;
     if (kept_.size() == most_kept_) kept_.erase(kept_.begin());
     kept_.push_back(tensor.storage());
@@ -31469,6 +32991,13 @@ bool are_all_on_cpu(const std::vector<GradientSlot>& slots) {
   return std::all_of(slots.begin(), slots.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
 }
 
+bool are_all_on(const std::vector<GradientSlot>& slots, const Device& device) {
+  return device.kind == DeviceKind::cuda &&
+         std::all_of(slots.begin(), slots.end(), [&device](const GradientSlot& slot) {
+           return slot.parameter.is_cuda() && slot.parameter.get_device() == device.index;
+         });
+}
+
 void drop_gradients(const std::vector<GradientSlot>& slots) {
   for (const GradientSlot& slot : slots) {
     slot.parameter.mutable_grad().reset();
@@ -31508,6 +33037,67 @@ auto PassHeader::is_together_with(const PassHeader& other) const noexcept -> boo
     return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
            updates == other.updates && weights == other.weights && data == other.data;
   }
+
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+#if (defined(__x86_64__))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+void copy_large(std::byte* to, const std::byte* from, std::size_t size) noexcept {
+  constexpr std::size_t smallest = std::size_t{256} << 10U;
+  constexpr std::size_t step = pages_at_once * copied_page_bytes;
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0;
+  if (size >= smallest && (has_avx512 || __builtin_cpu_supports("avx2") != 0)) {
+    const std::size_t begin = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
+    std::memcpy(to, from, begin);
+    std::size_t at = begin;
+    for (; at + step <= size; at += step) {
+      has_avx512 ? copy_pages_avx512(to + at, from + at) : copy_pages_avx2(to + at, from + at);
+    }
+    _mm_sfence();
+    to += at;
+    from += at;
+    size -= at;
+  }
+  if (size > 0) std::memcpy(to, from, size);
+}
+
+}
+}
+
+#endif
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+#if !(defined(__x86_64__))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+void copy_large(std::byte* to, const std::byte* from, std::size_t size) noexcept {
+  if (size > 0) std::memcpy(to, from, size);
+}
+
+}
+}
+
+#endif
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+namespace detail {
 
 DimOrder row_by_row(std::int64_t num_dims) {
   DimOrder order(static_cast<std::size_t>(num_dims));
@@ -31579,7 +33169,7 @@ void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t end, s
   const auto* from = static_cast<const std::byte*>(tensor.data_ptr());
   if (tensor.is_contiguous()) {
     if (begin < end)
-      std::memcpy(to, from + begin * tensor.element_size(), static_cast<std::size_t>(end - begin) * width);
+      copy_large(to, from + begin * tensor.element_size(), static_cast<std::size_t>(end - begin) * width);
     return;
   }
   const std::int64_t length = std::max<std::int64_t>(tensor.size(-1), 1);
@@ -31644,7 +33234,11 @@ auto SavedTensor::whole() const -> at::Tensor {
   }
 
 auto SavedTensor::read_piece(const at::Tensor& like, std::int64_t begin, std::int64_t end, const at::Tensor& flat) const -> void {
-    if (order == order_in_memory(like)) {
+    if (order == order_in_memory(like) && !flat.is_cpu()) {
+      const at::Tensor host = at::empty({end - begin}, at::TensorOptions{}.dtype(flat.scalar_type()));
+      state->read(begin, end, static_cast<std::byte*>(host.data_ptr()));
+      flat.copy_(host);
+    } else if (order == order_in_memory(like)) {
       state->read(begin, end, static_cast<std::byte*>(flat.data_ptr()));
       flat.unsafeGetTensorImpl()->bump_version();
     } else {
@@ -31688,8 +33282,8 @@ auto UnreadTensors::name_surplus(std::vector<std::string>& problems) const -> vo
     }
   }
 
-at::Tensor lengths_of(const Field& field, const Column& column) {
-  const at::Tensor lengths = at::empty({static_cast<std::int64_t>(column.rows())}, at::ScalarType::Long);
+at::Tensor lengths_of(const Field& field, const Column& column, BatchBuffers& buffers) {
+  const at::Tensor lengths = buffers.take({static_cast<std::int64_t>(column.rows())}, at::ScalarType::Long);
   auto* to = lengths.data_ptr<std::int64_t>();
   const std::size_t step = field.width() * size_of(field.dtype);
   for (std::size_t row = 0; row < column.rows(); ++row) {
@@ -31728,11 +33322,6 @@ at::Tensor tensor_of(const Field& field, const Column& column, double padding,
   return tensor;
 }
 
-at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
-  BatchBuffers none{0};
-  return tensor_of(field, column, padding, none);
-}
-
 void write_floats(const Field& field, const Column& column, float* to, std::size_t width) {
   visit_dtype(field.dtype, [&](auto zero) {
     const auto numbers = column.values<decltype(zero)>();
@@ -31745,7 +33334,8 @@ void write_floats(const Field& field, const Column& column, float* to, std::size
   });
 }
 
-BlockCollation::BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead) : padding_(padding), buffers_(std::make_shared<BatchBuffers>(most_kept_for(ahead))) {
+BlockCollation::BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead,
+                 bool is_pinned) : padding_(padding), buffers_(std::make_shared<BatchBuffers>(is_pinned ? 0 : most_kept_for(ahead), is_pinned)) {
     if (!label.empty()) label_ = schema.index_of(label);
     if (label_ && schema[*label_].is_text) {
       throw ConfigError{
@@ -31787,6 +33377,148 @@ auto BlockCollation::side_by_side(const Block& block) const -> at::Tensor {
     return tensor;
   }
 
+bool takes_pinned_memory(at::Device device) {
+  return device.is_cuda() && c10::impl::hasDeviceGuardImpl(device.type());
+}
+
+StreamGuard::StreamGuard(c10::Stream stream) : guard_(c10::impl::getDeviceGuardImpl(stream.device_type())), former_(guard_->exchangeStream(stream)) {}
+
+StreamGuard::~StreamGuard() { guard_->exchangeStream(former_); }
+
+GpuCopies::GpuCopies(at::Device gpu, std::size_t bound_bytes) : guard_(c10::impl::getDeviceGuardImpl(gpu.type())), gpu_(gpu), bound_bytes_(bound_bytes) {}
+
+GpuCopies::~GpuCopies() { drop(); }
+
+auto GpuCopies::has_room() -> bool {
+    const std::size_t kept = under_way_ ? 1 : 0;  // the last, which take() will ask for
+    while (in_flight_.size() > kept && in_flight_.front().is_copied.query()) {
+      bytes_in_flight_ -= in_flight_.front().bytes;
+      spare_.push_back(std::move(in_flight_.front().is_copied));
+      in_flight_.pop_front();
+    }
+    return in_flight_.size() < 2 || bytes_in_flight_ < bound_bytes_;
+  }
+
+auto GpuCopies::wait_for_room(const Deadline& deadline) -> void {
+    AwakeTime time;
+    while (!has_room()) {
+      if (time.is_over(deadline)) {
+        throw DataError{
+            compose("{} has not copied in {} the {} bytes of the last {} batches that it was given, so there is no "
+                    "memory for another: what was queued on it before does not end",
+                    gpu_.str(), deadline.budget_text(), bytes_in_flight_, in_flight_.size())};
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds{100});
+    }
+  }
+
+auto GpuCopies::start(Batch& batch, bool is_pinned) -> void {
+    const c10::InferenceMode normal{false};  // memory may be taken in one mode and written to in another
+    Batch staged;
+    for (std::size_t at = 0; at < batch.size(); ++at) {
+      if (is_plain(batch[at])) {
+        staged[at] = is_pinned ? batch[at] : pinned(batch[at]);
+      } else if (batch[at].defined() && batch[at].device() != gpu_) {
+        batch[at] = batch[at].to(gpu_);
+      }
+    }
+    last_ = layouts_of(staged);
+    std::optional<Room> room = std::exchange(room_, std::nullopt);
+    if (!last_[0] && !last_[1]) return;
+    if (!room || room->layouts != last_) room.emplace(take_room());
+    copy(staged, *room);
+    for (std::size_t at = 0; at < batch.size(); ++at) {
+      if (staged[at].defined()) batch[at] = room->tensors[at];
+    }
+    under_way_.emplace(UnderWay{std::move(room->tensors), room->stream});
+  }
+
+auto GpuCopies::take() -> void {
+    if (!under_way_) return;
+    const c10::Stream current = guard_->getStream(gpu_);
+    in_flight_.back().is_copied.block(current);
+    for (const at::Tensor& tensor : under_way_->tensors) {
+      if (tensor.defined() && current != under_way_->stream) {
+        guard_->recordDataPtrOnStream(tensor.storage().data_ptr(), current);
+      }
+    }
+    under_way_.reset();
+  }
+
+auto GpuCopies::reserve() -> void {
+    if (!last_[0] && !last_[1]) return;
+    const c10::InferenceMode normal{false};
+    room_.emplace(take_room());
+  }
+
+auto GpuCopies::drop() noexcept -> void {
+    try {
+      // Whatever gets that memory next is queued on its stream.
+      if (under_way_) in_flight_.back().is_copied.block(under_way_->stream);
+    } catch (...) {  // of a device that does nothing any more
+    }
+    under_way_.reset();
+    room_.reset();
+    last_ = {};
+  }
+
+auto GpuCopies::is_plain(const at::Tensor& tensor) -> bool {
+    return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() &&
+           !tensor.requires_grad();
+  }
+
+auto GpuCopies::pinned(const at::Tensor& tensor) -> at::Tensor {
+    at::Tensor copy = at::empty_like(tensor, tensor.options().pinned_memory(true));
+    copy.copy_(tensor);
+    return copy;
+  }
+
+auto GpuCopies::layouts_of(const Batch& batch) -> Layouts {
+    Layouts layouts;
+    for (std::size_t at = 0; at < batch.size(); ++at) {
+      const at::Tensor& tensor = batch[at];
+      if (!tensor.defined()) continue;
+      layouts[at] = Layout{tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()};
+    }
+    return layouts;
+  }
+
+auto GpuCopies::take_room() -> Room {
+    Room room{.layouts = last_, .tensors = {}, .stream = guard_->getStream(gpu_), .is_free = spare_event()};
+    for (std::size_t at = 0; at < last_.size(); ++at) {
+      if (!last_[at]) continue;
+      room.tensors[at] =
+          at::empty_strided(last_[at]->sizes, last_[at]->strides, at::TensorOptions(last_[at]->type).device(gpu_));
+    }
+    room.is_free.record(room.stream);
+    return room;
+  }
+
+auto GpuCopies::copy(const Batch& staged, Room& room) -> void {
+    if (!stream_) stream_ = guard_->getStreamFromGlobalPool(gpu_, false);
+    InFlight copies{.is_copied = spare_event(), .bytes = 0};
+    room.is_free.block(*stream_);
+    {
+      const StreamGuard on_its_own{*stream_};
+      for (std::size_t at = 0; at < staged.size(); ++at) {
+        if (!staged[at].defined()) continue;
+        room.tensors[at].copy_(staged[at], /*non_blocking=*/true);
+        copies.bytes += staged[at].nbytes();
+      }
+    }
+    copies.is_copied.record(*stream_);
+    bytes_in_flight_ += copies.bytes;
+    in_flight_.push_back(std::move(copies));
+    spare_.push_back(std::move(room.is_free));
+  }
+
+auto GpuCopies::spare_event() -> c10::Event {
+    if (spare_.empty()) return c10::Event{gpu_.type()};
+    c10::Event event = std::move(spare_.back());
+    spare_.pop_back();
+    return event;
+  }
+
 }
 }
 
@@ -31814,13 +33546,17 @@ auto Batch::columns() const -> const Block& { return all().block; }
 auto Batch::tensor(std::string_view name) const -> at::Tensor {
     const Block& block = columns();
     const std::size_t column = block.schema().index_of(name);
-    return detail::tensor_of(block.schema()[column], block[column], all().padding).to(all().device);
+    return on_device([&](detail::BatchBuffers& buffers) {
+      return detail::tensor_of(block.schema()[column], block[column], all().padding, buffers);
+    });
   }
 
 auto Batch::lengths(std::string_view name) const -> at::Tensor {
     const Block& block = columns();
     const std::size_t column = block.schema().index_of(name);
-    return detail::lengths_of(block.schema()[column], block[column]).to(all().device);
+    return on_device([&](detail::BatchBuffers& buffers) {
+      return detail::lengths_of(block.schema()[column], block[column], buffers);
+    });
   }
 
 auto Batch::all() const -> const detail::BatchColumns& {
@@ -32287,8 +34023,9 @@ auto BucketSchedule::reset(std::size_t num_slots) -> void {
   }
 
 auto BucketSchedule::cut(const std::vector<std::int64_t>& observed, const std::vector<GradientSlot>& slots,
-           const BucketLimits& limits) -> void {
+           const BucketLimits& limits, Others others) -> void {
     buckets_.assign(1, {});
+    bucket_of_.assign(slots.size(), none);
     is_observed_.assign(slots.size(), false);
     std::size_t size_bytes = 0;
     for (const std::int64_t number : observed) {
@@ -32305,7 +34042,7 @@ auto BucketSchedule::cut(const std::vector<std::int64_t>& observed, const std::v
       size_bytes += more;
     }
     for (std::size_t index = 0; index < slots.size(); ++index) {
-      if (!is_observed_[index]) put(index);
+      if (!is_observed_[index] && others == Others::in_last_bucket) put(index);
     }
     begin_pass();
   }
@@ -32327,6 +34064,7 @@ auto BucketSchedule::arrive(std::size_t index, bool is_first) -> void {
     if (!is_first) return;
     if (!is_observed_[index]) observed_.push_back(static_cast<std::int64_t>(index));
     is_observed_[index] = true;
+    if (bucket_of_[index] == none) return;
     --num_missing_[bucket_of_[index]];
     while (num_ready_ < buckets_.size() && num_missing_[num_ready_] == 0) ++num_ready_;
   }
@@ -32335,6 +34073,264 @@ auto BucketSchedule::put(std::size_t index) -> void {
     bucket_of_[index] = buckets_.size() - 1;
     buckets_.back().push_back(index);
   }
+
+auto LossScaling::note_overflow(std::uint64_t at_step, const std::string& name) -> void {
+    is_overflow = true;
+    step = at_step;
+    parameter = name;
+  }
+
+auto LossScaling::has(const std::vector<const void*>& optimizers, const void* optimizer) -> bool {
+    return std::find(optimizers.begin(), optimizers.end(), optimizer) != optimizers.end();
+  }
+
+auto LossScaling::are_scaled(const void* optimizer) const -> bool { return is_scaled && !has(unscaled, optimizer); }
+
+auto LossScaling::begin() -> void {
+    is_scaled = is_overflow = false;
+    unscaled.clear();
+    stepped.clear();
+  }
+
+std::shared_ptr<LossScaling> loss_scaling_of(Worker& worker) {
+  return worker.extension<LossScalings>().current.lock();
+}
+
+void refuse_converted(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{compose(
+      "the parameter \"{}\" of a prepared model was converted or loaded, now as {}, after training had begun on "
+      "rank {}/{}: its gradients may have gone unaveraged. Do that before prepare_model(), or call "
+      "prepare_model(worker, model) again right after it, on all ranks",
+      slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
+}
+
+void refuse_reshaped(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{compose(
+      "the parameter \"{}\" of a prepared model was given another shape, {} instead of [{}], on rank {}/{}, for "
+      "which no gradient can be averaged: keep the shape, or call prepare_model(worker, model) again right "
+      "after it, on all ranks",
+      slot.name, shape_of(slot.parameter), joined(slot.shape, ", "), worker.rank(), worker.world_size())};
+}
+
+void refuse_graph(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{compose(
+      "prepare_model on rank {}/{}: the parameter \"{}\" has got another shape, {} instead of [{}], and "
+      "something that was computed with it before, such as a loss, still exists: let that go out of scope first",
+      worker.rank(), worker.world_size(), slot.name, shape_of(slot.parameter), joined(slot.shape, ", "))};
+}
+
+void refuse_create_graph(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{
+      compose("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
+              "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
+              "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
+              slot.name, worker.rank(), worker.world_size())};
+}
+
+void refuse_newcomer(const Worker& worker, const std::string& name) {
+  throw ConfigError{
+      compose("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
+              "gradients would not be averaged: build the model before prepare_model(), or call "
+              "prepare_model(worker, model) again after changing it",
+              name, worker.rank(), worker.world_size())};
+}
+
+void refuse_new_buffer(const Worker& worker, const std::string& name) {
+  throw ConfigError{compose(
+      "the buffer \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so it would not be "
+      "kept equal as ModelOptions::buffers asks: build the model before prepare_model(), or call "
+      "prepare_model(worker, model) again after changing it",
+      name, worker.rank(), worker.world_size())};
+}
+
+void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
+  throw ConfigError{compose(
+      "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
+      "until now it came in one part. Set ModelOptions::overlap to off where checkpointing computes a parameter's "
+      "gradient in several parts",
+      worker.rank(), worker.world_size(), slot.name, step)};
+}
+
+void refuse_second_pass(const Worker& worker, std::uint64_t step) {
+  throw ConfigError{
+      compose("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
+              "losses and call backward() once for each micro-batch",
+              worker.rank(), worker.world_size(), step)};
+}
+
+void refuse_scaled(Worker& worker, const void* optimizer, std::string_view call) {
+  const auto scaling = loss_scaling_of(worker);
+  if (!scaling || !scaling->are_scaled(optimizer)) return;
+  throw ConfigError{
+      compose("{} on rank {}/{}: the gradients are still those of a loss that a GradScaler has scaled: call "
+              "scaler.unscale_(optimizer) before they are clipped, and scaler.step(optimizer) for the update",
+              call, worker.rank(), worker.world_size())};
+}
+
+void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
+                                        std::uint64_t step) {
+  throw ConfigError{
+      compose("the {} of \"{}\" was changed between two micro-batches of step {} on rank {}/{}: call zero_grad(), "
+              "clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
+              "if (!batch.completes_step()) continue;",
+              what, slot.name, step, worker.rank(), worker.world_size())};
+}
+
+void refuse_early(const Worker& worker, std::string_view call, std::uint64_t step) {
+  throw ConfigError{compose(
+      "{} on rank {}/{}: step {} goes on with another micro-batch, after which its gradients are averaged: call "
+      "zero_grad(), clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
+      "if (!batch.completes_step()) continue;",
+      call, worker.rank(), worker.world_size(), step)};
+}
+
+void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
+  throw CollectiveError{
+      error.operation(), error.rank(), error.blamed(),
+      compose("backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must call "
+              "backward() equally often; a loss that uses no prepared parameter counts as not calling it, and so does "
+              "a break or continue on one rank alone",
+              worker.rank(), worker.world_size(), step, error.what())};
+}
+
+void refuse_half(const Worker& worker, const std::vector<GradientSlot>& slots) {
+  for (const GradientSlot& slot : slots) {
+    if (slot.parameter.scalar_type() != at::ScalarType::Half) continue;
+    throw ConfigError{
+        compose("worker.samples() on rank {}/{} began a step of several micro-batches, and the parameter \"{}\" is of "
+                "type f16, in which a gradient times its samples may overflow: train with bf16 or f32, or without "
+                "micro-batches",
+                worker.rank(), worker.world_size(), slot.name)};
+  }
+}
+
+std::string describe_not_finite(std::uint64_t step, const std::string& name) {
+  return compose("step {}: the gradient{}, averaged over all ranks, is not finite", step,
+                 name.empty() ? "" : compose(" of \"{}\"", name));
+}
+
+void refuse_not_finite(const Worker& worker, const std::string& what) {
+  throw DataError{
+      compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
+              "ModelOptions::non_finite to skip or allow",
+              what, worker.rank(), worker.world_size())};
+}
+
+void warn_of_first_skipped(Worker& worker, const std::string& what) {
+  if (worker.rank() != 0) return;
+  worker.warn(what + "; the step is left out on all ranks, as later ones will be without a word");
+}
+
+void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps) {
+  if (worker.rank() != 0 || skipped == 0) return;
+  worker.warn(skipped < steps
+                  ? compose("{} of {} steps were left out, for their gradients were not finite", skipped, steps)
+                  : compose("all steps, {} in number, were left out, for their gradients were not finite: nothing was "
+                            "learnt. Look for NaNs in the data, lower the learning rate or clip",
+                            steps));
+}
+
+std::string name_with_others(const std::string& first, std::size_t count) {
+  if (count == 1) return compose("the parameter \"{}\"", first);
+  return compose("the parameter \"{}\" and {} other{}", first, count - 1, count == 2 ? "" : "s");
+}
+
+void warn_of_unused(Worker& worker, const std::string& first, std::size_t count, std::uint32_t num_using,
+                           std::uint64_t step) {
+  worker.warn(
+      compose("step {}: {} got a gradient on {} of {} ranks alone: on the others it counts as zero, in this "
+              "step and, without a word, in later ones",
+              step, name_with_others(first, count), num_using, worker.world_size()));
+}
+
+void warn_of_untrained(Worker& worker, const std::vector<GradientSlot>& slots) {
+  if (worker.rank() != 0) return;
+  const auto is_untrained = [](const GradientSlot& slot) {
+    return slot.parameter.requires_grad() && !slot.was_trained;
+  };
+  const auto first = std::find_if(slots.begin(), slots.end(), is_untrained);
+  if (first == slots.end()) return;
+  const auto count = static_cast<std::size_t>(std::count_if(first, slots.end(), is_untrained));
+  worker.warn(
+      compose("{} got a gradient in no step, so nothing was learnt there: use it in the loss, or freeze it by "
+              "set_requires_grad(false)",
+              name_with_others(first->name, count)));
+}
+
+void warn_of_sparse(Worker& worker, const GradientSlot& slot, std::uint64_t step) {
+  worker.warn(
+      compose("step {}: the gradient of \"{}\" is sparse, and is made dense to be averaged, which costs time and "
+              "memory for all of its rows, in later steps as well",
+              step, slot.name));
+}
+
+void refuse_other_options(const Worker& worker, const ModelOptions& before, const ModelOptions& now) {
+  const std::string first = describe(before);
+  const std::string second = describe(now);
+  if (first == second) return;
+  throw ConfigError{
+      compose("prepare_model on rank {}/{}: another prepared model, or a prepared optimizer, goes by the ModelOptions "
+              "{}; this call gives {}. All models of a worker are exchanged together: give the same to each",
+              worker.rank(), worker.world_size(), first, second)};
+}
+
+auto WatchedModels::add(const torch::nn::Module& module) -> void {
+    const auto known = std::find_if(models_.begin(), models_.end(),
+                                    [&module](const auto& weak) { return weak.lock().get() == &module; });
+    if (known != models_.end()) erase(static_cast<std::size_t>(known - models_.begin()));
+    models_.push_back(module.weak_from_this());
+    buffers_of_.push_back(module.buffers());
+    note_buffers();
+  }
+
+auto WatchedModels::ended() const -> std::string {
+    std::string ended;
+    for (const auto& weak : models_) ended += weak.expired() ? '1' : '0';
+    return ended;
+  }
+
+auto WatchedModels::forget(const std::string& ended) -> void {
+    for (std::size_t index = ended.size(); index-- > 0;) {
+      if (ended[index] == '1') erase(index);
+    }
+    note_buffers();
+  }
+
+auto WatchedModels::erase(std::size_t index) -> void {
+    models_.erase(models_.begin() + static_cast<std::ptrdiff_t>(index));
+    buffers_of_.erase(buffers_of_.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+
+auto WatchedModels::note_buffers() -> void {
+    buffers_.clear();
+    known_buffers_.clear();
+    for (const auto& buffers : buffers_of_) {
+      for (const at::Tensor& buffer : buffers) {
+        buffers_.push_back(buffer);
+        known_buffers_.insert(buffer.unsafeGetTensorImpl());
+      }
+    }
+  }
+
+bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots, WatchedModels& models) {
+  std::string ended = models.ended();
+  const std::size_t num_models = ended.size();
+  for (const GradientSlot& slot : slots) ended += slot.is_ended() ? '1' : '0';
+  if (worker.world_size() > 1) {
+    for (const std::string& theirs : gather_texts(worker, Topic::ended_models, ended)) {
+      if (theirs.size() != ended.size()) return false;  // whoever compares the models will say so
+      std::transform(ended.begin(), ended.end(), theirs.begin(), ended.begin(),
+                     [](char one, char other) { return std::min(one, other); });
+    }
+  }
+  models.forget(ended.substr(0, num_models));
+  std::vector<GradientSlot> kept;
+  for (std::size_t index = 0; index < slots.size(); ++index) {
+    if (ended[num_models + index] == '0') kept.push_back(std::move(slots[index]));
+  }
+  slots.swap(kept);
+  return slots.size() < kept.size();
+}
 
 auto PoolRegistry::instance() -> PoolRegistry& {
     static PoolRegistry* const registry = new PoolRegistry;
@@ -32497,228 +34493,186 @@ auto CommunicationThread::run() -> void {
     }
   }
 
-auto LossScaling::note_overflow(std::uint64_t at_step, const std::string& name) -> void {
-    is_overflow = true;
-    step = at_step;
-    parameter = name;
-  }
-
-auto LossScaling::has(const std::vector<const void*>& optimizers, const void* optimizer) -> bool {
-    return std::find(optimizers.begin(), optimizers.end(), optimizer) != optimizers.end();
-  }
-
-auto LossScaling::are_scaled(const void* optimizer) const -> bool { return is_scaled && !has(unscaled, optimizer); }
-
-auto LossScaling::begin() -> void {
-    is_scaled = is_overflow = false;
-    unscaled.clear();
-    stepped.clear();
-  }
-
-std::shared_ptr<LossScaling> loss_scaling_of(Worker& worker) {
-  return worker.extension<LossScalings>().current.lock();
-}
-
-void refuse_converted(const Worker& worker, const GradientSlot& slot) {
-  throw ConfigError{compose(
-      "the parameter \"{}\" of a prepared model was converted or loaded, now as {}, after training had begun on "
-      "rank {}/{}: its gradients may have gone unaveraged. Do that before prepare_model(), or call "
-      "prepare_model(worker, model) again right after it, on all ranks",
-      slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
-}
-
-void refuse_reshaped(const Worker& worker, const GradientSlot& slot) {
-  throw ConfigError{compose(
-      "the parameter \"{}\" of a prepared model was given another shape, {} instead of [{}], on rank {}/{}, for "
-      "which no gradient can be averaged: keep the shape, or call prepare_model(worker, model) again right "
-      "after it, on all ranks",
-      slot.name, shape_of(slot.parameter), joined(slot.shape, ", "), worker.rank(), worker.world_size())};
-}
-
-void refuse_graph(const Worker& worker, const GradientSlot& slot) {
-  throw ConfigError{compose(
-      "prepare_model on rank {}/{}: the parameter \"{}\" has got another shape, {} instead of [{}], and "
-      "something that was computed with it before, such as a loss, still exists: let that go out of scope first",
-      worker.rank(), worker.world_size(), slot.name, shape_of(slot.parameter), joined(slot.shape, ", "))};
-}
-
-void refuse_create_graph(const Worker& worker, const GradientSlot& slot) {
-  throw ConfigError{
-      compose("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
-              "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
-              "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
-              slot.name, worker.rank(), worker.world_size())};
-}
-
-void refuse_newcomer(const Worker& worker, const std::string& name) {
-  throw ConfigError{
-      compose("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
-              "gradients would not be averaged: build the model before prepare_model(), or call "
-              "prepare_model(worker, model) again after changing it",
-              name, worker.rank(), worker.world_size())};
-}
-
-void refuse_new_buffer(const Worker& worker, const std::string& name) {
-  throw ConfigError{compose(
-      "the buffer \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so it would not be "
-      "kept equal as ModelOptions::buffers asks: build the model before prepare_model(), or call "
-      "prepare_model(worker, model) again after changing it",
-      name, worker.rank(), worker.world_size())};
-}
-
-void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
-  throw ConfigError{compose(
-      "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
-      "until now it came in one part. Set ModelOptions::overlap to off where checkpointing computes a parameter's "
-      "gradient in several parts",
-      worker.rank(), worker.world_size(), slot.name, step)};
-}
-
-void refuse_second_pass(const Worker& worker, std::uint64_t step) {
-  throw ConfigError{
-      compose("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
-              "losses and call backward() once for each micro-batch",
-              worker.rank(), worker.world_size(), step)};
-}
-
-void refuse_scaled(Worker& worker, const void* optimizer, std::string_view call) {
-  const auto scaling = loss_scaling_of(worker);
-  if (!scaling || !scaling->are_scaled(optimizer)) return;
-  throw ConfigError{
-      compose("{} on rank {}/{}: the gradients are still those of a loss that a GradScaler has scaled: call "
-              "scaler.unscale_(optimizer) before they are clipped, and scaler.step(optimizer) for the update",
-              call, worker.rank(), worker.world_size())};
-}
-
-void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
-                                        std::uint64_t step) {
-  throw ConfigError{
-      compose("the {} of \"{}\" was changed between two micro-batches of step {} on rank {}/{}: call zero_grad(), "
-              "clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
-              "if (!batch.completes_step()) continue;",
-              what, slot.name, step, worker.rank(), worker.world_size())};
-}
-
-void refuse_early(const Worker& worker, std::string_view call, std::uint64_t step) {
-  throw ConfigError{compose(
-      "{} on rank {}/{}: step {} goes on with another micro-batch, after which its gradients are averaged: call "
-      "zero_grad(), clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
-      "if (!batch.completes_step()) continue;",
-      call, worker.rank(), worker.world_size(), step)};
-}
-
-void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
-  throw CollectiveError{
-      error.operation(), error.rank(), error.blamed(),
-      compose("backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must call "
-              "backward() equally often; a loss that uses no prepared parameter counts as not calling it, and so does "
-              "a break or continue on one rank alone",
-              worker.rank(), worker.world_size(), step, error.what())};
-}
-
-void refuse_half(const Worker& worker, const std::vector<GradientSlot>& slots) {
-  for (const GradientSlot& slot : slots) {
-    if (slot.parameter.scalar_type() != at::ScalarType::Half) continue;
-    throw ConfigError{
-        compose("worker.samples() on rank {}/{} began a step of several micro-batches, and the parameter \"{}\" is of "
-                "type f16, in which a gradient times its samples may overflow: train with bf16 or f32, or without "
-                "micro-batches",
-                worker.rank(), worker.world_size(), slot.name)};
-  }
-}
-
-std::string describe_not_finite(std::uint64_t step, const std::string& name) {
-  return compose("step {}: the gradient{}, averaged over all ranks, is not finite", step,
-                 name.empty() ? "" : compose(" of \"{}\"", name));
-}
-
-void refuse_not_finite(const Worker& worker, const std::string& what) {
-  throw DataError{
-      compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
-              "ModelOptions::non_finite to skip or allow",
-              what, worker.rank(), worker.world_size())};
-}
-
-void warn_of_first_skipped(Worker& worker, const std::string& what) {
-  if (worker.rank() != 0) return;
-  worker.warn(what + "; the step is left out on all ranks, as later ones will be without a word");
-}
-
-void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps) {
-  if (worker.rank() != 0 || skipped == 0) return;
-  worker.warn(skipped < steps
-                  ? compose("{} of {} steps were left out, for their gradients were not finite", skipped, steps)
-                  : compose("all steps, {} in number, were left out, for their gradients were not finite: nothing was "
-                            "learnt. Look for NaNs in the data, lower the learning rate or clip",
-                            steps));
-}
-
-void refuse_other_options(const Worker& worker, const ModelOptions& before, const ModelOptions& now) {
-  const std::string first = describe(before);
-  const std::string second = describe(now);
-  if (first == second) return;
-  throw ConfigError{
-      compose("prepare_model on rank {}/{}: another prepared model, or a prepared optimizer, goes by the ModelOptions "
-              "{}; this call gives {}. All models of a worker are exchanged together: give the same to each",
-              worker.rank(), worker.world_size(), first, second)};
-}
-
-auto WatchedModels::add(const torch::nn::Module& module) -> void {
-    const auto known = std::find_if(models_.begin(), models_.end(),
-                                    [&module](const auto& weak) { return weak.lock().get() == &module; });
-    if (known != models_.end()) erase(static_cast<std::size_t>(known - models_.begin()));
-    models_.push_back(module.weak_from_this());
-    buffers_of_.push_back(module.buffers());
-    note_buffers();
-  }
-
-auto WatchedModels::ended() const -> std::string {
-    std::string ended;
-    for (const auto& weak : models_) ended += weak.expired() ? '1' : '0';
-    return ended;
-  }
-
-auto WatchedModels::forget(const std::string& ended) -> void {
-    for (std::size_t index = ended.size(); index-- > 0;) {
-      if (ended[index] == '1') erase(index);
+auto GradientArena::lay_out(std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets, std::int64_t world_size) -> void {
+    if (is_laid_out_for(slots, buckets)) return;
+    buckets_ = buckets;
+    keys_.clear();
+    for (const GradientSlot& slot : slots) keys_.push_back(Key::of(slot));
+    parts_.assign(buckets.size(), {});
+    wholes_.clear();
+    has_.assign(slots.size(), false);
+    for (const Bucket& bucket : buckets) {
+      for (const std::size_t index : bucket) has_[index] = true;
     }
-    note_buffers();
+    for (const at::ScalarType type : {at::ScalarType::Float, at::ScalarType::Double}) lay_out(slots, type, world_size);
   }
 
-auto WatchedModels::erase(std::size_t index) -> void {
-    models_.erase(models_.begin() + static_cast<std::ptrdiff_t>(index));
-    buffers_of_.erase(buffers_of_.begin() + static_cast<std::ptrdiff_t>(index));
+auto GradientArena::has(std::size_t slot) const -> bool { return slot < has_.size() && has_[slot]; }
+
+auto GradientArena::is_in(const GradientPlace& place, const GradientSlot& slot) -> bool {
+    const at::Tensor& gradient = slot.parameter.grad();
+    return place.gradient.defined() && gradient.defined() && !gradient.is_sparse() &&
+           gradient.data_ptr() == place.gradient.data_ptr() && gradient.strides() == place.gradient.strides();
   }
 
-auto WatchedModels::note_buffers() -> void {
-    buffers_.clear();
-    known_buffers_.clear();
-    for (const auto& buffers : buffers_of_) {
-      for (const at::Tensor& buffer : buffers) {
-        buffers_.push_back(buffer);
-        known_buffers_.insert(buffer.unsafeGetTensorImpl());
+auto GradientArena::copy_all(const GradientPart& part, const std::vector<GradientSlot>& slots) -> void {
+    std::vector<at::Tensor> pieces;
+    std::int64_t end = 0;
+    const auto fill_to = [&](std::int64_t begin) {
+      if (begin > end) pieces.push_back(piece_of(part.zeros, 0, begin - end));
+    };
+    for (const GradientPlace& place : part.places) {
+      fill_to(place.begin);
+      pieces.push_back(flat_of(slots[place.slot].parameter.grad(), place.count));
+      end = place.begin + place.count;
+    }
+    fill_to(part.flat.numel());
+    at::Tensor flat = part.flat;
+    at::cat_out(flat, pieces);
+  }
+
+auto GradientArena::is_alike(const GradientPlace& place, const GradientSlot& slot) -> bool {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!place.gradient.defined() || !gradient.defined() || gradient.is_sparse()) return false;
+    if (gradient.scalar_type() != place.gradient.scalar_type() || gradient.sizes() != place.gradient.sizes())
+      return false;
+    for (std::int64_t dim = 0; dim < gradient.dim(); ++dim) {
+      if (gradient.size(dim) > 1 && gradient.stride(dim) != place.gradient.stride(dim)) return false;
+    }
+    return true;
+  }
+
+auto GradientArena::Key::of(const GradientSlot& slot) -> Key {
+      return {slot.parameter.unsafeGetTensorImpl(), slot.parameter.scalar_type(), slot.shape};
+    }
+
+auto GradientArena::Key::is_of(const GradientSlot& slot) const -> bool {
+      return tensor == slot.parameter.unsafeGetTensorImpl() && type == slot.parameter.scalar_type() &&
+             sizes == slot.shape;
+    }
+
+auto GradientArena::is_laid_out_for(const std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets) const -> bool {
+    return keys_.size() == slots.size() && buckets_ == buckets &&
+           std::equal(keys_.begin(), keys_.end(), slots.begin(),
+                      [](const Key& key, const GradientSlot& slot) { return key.is_of(slot); });
+  }
+
+auto GradientArena::lay_out(std::vector<GradientSlot>& slots, at::ScalarType type, std::int64_t world_size) -> void {
+    const auto up_to = [](std::int64_t count, std::int64_t multiple) {
+      return (count + multiple - 1) / multiple * multiple;
+    };
+    std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+    std::int64_t end = 0;
+    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      GradientPart part;
+      std::int64_t count = 0;
+      for (const std::size_t index : buckets_[bucket]) {
+        if (slots[index].sum_type() != type) continue;
+        part.places.push_back({.slot = index, .begin = count, .count = slots[index].real_count()});
+        count = up_to(count + slots[index].real_count(), alignment);
       }
+      if (count == 0) continue;
+      count = up_to(count, alignment * world_size);
+      ranges.emplace_back(end, count);
+      end += count;
+      parts_[bucket].push_back(std::move(part));
+    }
+    if (end == 0) return;
+    const auto options = at::TensorOptions{}.dtype(type).device(slots.front().parameter.device());
+    const at::Tensor whole = at::zeros({end}, options);
+    const at::Tensor zeros = at::zeros({alignment * (world_size + 1)}, options);
+    wholes_.push_back(whole);
+    auto range = ranges.begin();
+    for (auto& of_bucket : parts_) {
+      if (of_bucket.empty() || of_bucket.back().flat.defined()) continue;
+      GradientPart& part = of_bucket.back();
+      part.flat = piece_of(whole, range->first, range->second);
+      part.zeros = zeros;
+      for (GradientPlace& place : part.places) {
+        place.sum = piece_of(part.flat, part.flat.storage_offset() + place.begin, place.count);
+        place.gradient = gradient_in(place, slots[place.slot]);
+      }
+      ++range;
     }
   }
 
-bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots, WatchedModels& models) {
-  std::string ended = models.ended();
-  const std::size_t num_models = ended.size();
-  for (const GradientSlot& slot : slots) ended += slot.is_ended() ? '1' : '0';
-  if (worker.world_size() > 1) {
-    for (const std::string& theirs : gather_texts(worker, Topic::ended_models, ended)) {
-      if (theirs.size() != ended.size()) return false;  // whoever compares the models will say so
-      std::transform(ended.begin(), ended.end(), theirs.begin(), ended.begin(),
-                     [](char one, char other) { return std::min(one, other); });
+auto GradientArena::piece_of(const at::Tensor& whole, std::int64_t offset, std::int64_t count) -> at::Tensor {
+    return shaped(whole, offset, {count}, {1});
+  }
+
+auto GradientArena::shaped(const at::Tensor& tensor, std::int64_t offset,
+                                         const std::vector<std::int64_t>& sizes,
+                                         const std::vector<std::int64_t>& strides) -> at::Tensor {
+    at::Tensor piece = tensor.variable_data();
+    auto* const impl = piece.unsafeGetTensorImpl();
+    impl->set_allow_tensor_metadata_change(true);
+    impl->set_storage_offset(offset);
+    impl->set_sizes_and_strides(sizes, strides);
+    return piece;
+  }
+
+auto GradientArena::gradient_in(const GradientPlace& place, GradientSlot& slot) -> at::Tensor {
+    const at::Tensor& parameter = slot.parameter;
+    const auto sizes = parameter.sizes().vec();
+    if (!parameter.is_complex()) {
+      if (parameter.scalar_type() != place.sum.scalar_type()) return {};
+      return shaped(place.sum, place.sum.storage_offset(), sizes, slot.gradient_strides());
     }
+    const at::Tensor pairs = shaped(place.sum, place.sum.storage_offset(), {place.count / 2, 2}, {2, 1});
+    const at::Tensor numbers = at::view_as_complex(pairs);
+    if (parameter.scalar_type() != numbers.scalar_type()) return {};
+    return shaped(numbers, numbers.storage_offset(), sizes, slot.gradient_strides());
   }
-  models.forget(ended.substr(0, num_models));
-  std::vector<GradientSlot> kept;
-  for (std::size_t index = 0; index < slots.size(); ++index) {
-    if (ended[num_models + index] == '0') kept.push_back(std::move(slots[index]));
+
+auto GradientArena::flat_of(const at::Tensor& gradient, std::int64_t count) -> at::Tensor {
+    const at::Tensor numbers = as_real(gradient);
+    return shaped(numbers, numbers.storage_offset(), {count}, {1});
   }
-  slots.swap(kept);
-  return slots.size() < kept.size();
+
+bool is_all_finite(const at::Tensor& tensor) {
+  if (tensor.is_sparse()) return is_all_finite(tensor._values());
+  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
+    const std::array<const float*, 1> source{tensor.data_ptr<float>()};
+    return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
+  }
+  return at::isfinite(tensor).all().item<bool>();
+}
+
+at::Tensor finite_mark(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> many;
+  std::vector<at::Tensor> others;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor numbers = as_real(tensor);
+    const bool is_alike = many.empty() || numbers.scalar_type() == many.front().scalar_type();
+    const bool is_known = numbers.scalar_type() != at::ScalarType::BFloat16 && numbers.is_non_overlapping_and_dense();
+    (is_known && is_alike && tensors.size() > 2 ? many : others).push_back(numbers);
+  }
+  const auto options = at::TensorOptions{}.dtype(at::ScalarType::Float).device(tensors.front().device());
+  at::Tensor mark;
+  if (!many.empty()) {
+    at::Tensor found = at::zeros({}, options);
+    at::_amp_foreach_non_finite_check_and_unscale_(many, found, at::ones({}, options));
+    mark = found * std::numeric_limits<float>::max() * 2;  // 0, or infinite
+  }
+  for (const at::Tensor& numbers : others) {
+    const at::Tensor largest = at::linalg_vector_norm(numbers, std::numeric_limits<double>::infinity());
+    mark = mark.defined() ? at::maximum(mark, largest) : largest;
+  }
+  return mark;
+}
+
+bool are_all_finite(const std::vector<at::Tensor>& tensors) {
+  return tensors.empty() || is_finite(finite_mark(tensors).item<double>());
+}
+
+std::string first_not_finite(const OpenSlots& open) {
+  for (const auto& one : open) {
+    const auto piece = one.second->piece.lock();
+    const bool has_piece = piece && !piece->is_empty() && !piece->has_whole_weights;
+    const at::Tensor& gradient = has_piece ? piece->updated().grad() : one.second->parameter.grad();
+    if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
+  }
+  return "";
 }
 
 auto WeightWatch::are_apart(double cosines, double sines, std::size_t num_ranks) noexcept -> bool {
@@ -32933,8 +34887,10 @@ auto StepClock::enter_data(bool begins) noexcept -> void {
 
 auto StepClock::count_step(std::uint64_t bytes) noexcept -> void {
     ++counts_.steps;
-    counts_.bytes += bytes;
+    count_bytes(bytes);
   }
+
+auto StepClock::count_bytes(std::uint64_t bytes) noexcept -> void { counts_.bytes += bytes; }
 
 auto StepClock::count_skipped() noexcept -> void { ++counts_.skipped; }
 
@@ -32963,24 +34919,162 @@ auto StepClock::take(int world_size) -> StepTimes {
 
 auto StepClock::spent_on(Part part) const noexcept -> double { return spent_[static_cast<std::size_t>(part)]; }
 
-bool is_all_finite(const at::Tensor& tensor) {
-  if (tensor.is_sparse()) return is_all_finite(tensor._values());
-  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
-    const std::array<const float*, 1> source{tensor.data_ptr<float>()};
-    return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
-  }
-  return at::isfinite(tensor).all().item<bool>();
-}
+DeviceReduction::DeviceReduction(Worker& worker, DeviceLine& line) : worker_(&worker), line_(&line) {}
 
-std::string first_not_finite(const OpenSlots& open) {
-  for (const auto& one : open) {
-    const auto piece = one.second->piece.lock();
-    const bool has_piece = piece && !piece->is_empty();
-    const at::Tensor& gradient = has_piece ? piece->updated().grad() : one.second->parameter.grad();
-    if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
+auto DeviceReduction::begin(std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets, const PassHeader& header) -> void {
+    slots_ = &slots;
+    header_ = header;
+    summary_ = {};
+    kept_.assign(slots.size(), {});
+    arena_.lay_out(slots, buckets, worker_->world_size());
   }
-  return "";
-}
+
+auto DeviceReduction::launch(std::size_t bucket) -> void {
+    for (const GradientPart& part : arena_.parts_of(bucket)) {
+      fill(part);
+      line_->all_reduce(buffer_of(part.flat), ReduceOp::sum, call_behind(part.flat));
+      num_bytes_ += 2 * part.flat.nbytes();
+    }
+  }
+
+auto DeviceReduction::meet(StepClock& clock) -> BucketUse {
+    const PassNumbers told{worker_->world_size()};
+    std::vector<double> numbers(told.count());
+    told.add(header_, worker_->rank(), numbers);
+    for (const GradientSlot& slot : *slots_) {
+      numbers.push_back(slot.used ? 1.0 : 0.0);
+      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
+    }
+    clock.enter(StepClock::Part::wait);  // so few numbers come as soon as the last rank has come
+    add_up(buffer_of(numbers));
+    clock.enter(StepClock::Part::communication);
+    summarise(numbers);
+    BucketUse use;
+    for (std::size_t at = told.count(); at < numbers.size(); at += 2) {
+      use.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
+      use.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
+    }
+    return use;
+  }
+
+auto DeviceReduction::average(const BucketUse& use) -> void {
+    if (arena_.wholes().empty()) return;
+    line_->join(call_behind(arena_.wholes().front()));
+    for (at::Tensor whole : arena_.wholes()) whole.div_(summary_.samples);
+    for (const auto& of_bucket : arena_.parts()) {
+      for (const GradientPart& part : of_bucket) {
+        for (const GradientPlace& place : part.places) take(place, use);
+      }
+    }
+    kept_.clear();
+  }
+
+auto DeviceReduction::is_finite() const -> bool {
+    line_->wait(worker_->collective_deadline());  // which tells of ranks that are gone
+    return are_all_finite(arena_.wholes());
+  }
+
+auto DeviceReduction::gather_texts(const std::string& mine) -> std::vector<std::string> {
+    return PassNumbers{worker_->world_size()}.gather_texts(
+        std::span{&mine, 1}, worker_->rank(), [this](std::vector<std::int64_t>& all) { add_up(buffer_of(all)); });
+  }
+
+auto DeviceReduction::take_bytes() noexcept -> std::uint64_t { return std::exchange(num_bytes_, 0); }
+
+auto DeviceReduction::abort(std::string_view reason) noexcept -> void { line_->abort(reason); }
+
+auto DeviceReduction::factor_of(const GradientSlot& slot) const noexcept -> double {
+    return slot.is_weighted ? 1 : header_.samples;
+  }
+
+auto DeviceReduction::call_behind(const at::Tensor& tensor) const -> Call {
+    return {.deadline = worker_->collective_deadline(), .stream = current_stream(tensor.device())};
+  }
+
+auto DeviceReduction::add_up(const Buffer& numbers) -> void {
+    line_->add_on_host(numbers, {.deadline = worker_->collective_deadline(), .stream = {}});
+  }
+
+auto DeviceReduction::summarise(const std::vector<double>& sums) -> void {
+    const PassNumbers numbers{worker_->world_size()};
+    summary_ = numbers.summary_of(sums);
+    summary_.headers = {header_};
+    if (numbers.are_together(sums)) return;
+    summary_.headers = numbers.gather(std::span{&header_, 1}, worker_->rank(),
+                                      [this](std::vector<std::int64_t>& all) { add_up(buffer_of(all)); });
+  }
+
+auto DeviceReduction::fill(const GradientPart& part) -> void {
+    std::size_t num_in_place = 0;
+    std::size_t num_alike = 0;
+    std::size_t num_of_first = 0;  // that have the same factor
+    const double factor = factor_of((*slots_)[part.places.front().slot]);
+    for (const GradientPlace& place : part.places) {
+      const GradientSlot& slot = (*slots_)[place.slot];
+      keep(place, slot);
+      num_in_place += GradientArena::is_in(place, slot) ? 1U : 0U;
+      num_alike += GradientArena::is_alike(place, slot) ? 1U : 0U;
+      num_of_first += factor_of(slot) == factor ? 1U : 0U;
+    }
+    const std::size_t count = part.places.size();
+    if (!has_samples()) {
+      part.flat.zero_();  // left out, not multiplied by zero: it may be NaN
+    } else if (num_of_first == count && num_in_place == count) {
+      part.flat.mul_(factor);
+    } else if (num_of_first == count && num_alike == count && num_in_place == 0) {
+      GradientArena::copy_all(part, *slots_);
+      if (factor != 1) part.flat.mul_(factor);
+    } else {
+      for (const GradientPlace& place : part.places) fill(place);
+    }
+    for (const GradientPlace& place : part.places) {
+      const GradientSlot& slot = (*slots_)[place.slot];
+      // From here on the memory that it came in is free.
+      if (slot.parameter.grad().defined() && place.gradient.defined() && slot.used) {
+        slot.parameter.mutable_grad() = place.gradient;
+      }
+    }
+  }
+
+auto DeviceReduction::fill(const GradientPlace& place) -> void {
+    const GradientSlot& slot = (*slots_)[place.slot];
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!gradient.defined()) {
+      place.sum.zero_();
+    } else if (GradientArena::is_in(place, slot)) {
+      place.sum.mul_(factor_of(slot));
+    } else {
+      const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
+      if (place.gradient.defined()) {
+        place.gradient.copy_(dense);
+      } else {
+        in_shape_of(place, slot).copy_(as_real(dense));
+      }
+      place.sum.mul_(factor_of(slot));
+    }
+  }
+
+auto DeviceReduction::keep(const GradientPlace& place, const GradientSlot& slot) -> void {
+    if (!slot.used && GradientArena::is_in(place, slot)) kept_[place.slot] = slot.parameter.grad().clone();
+  }
+
+auto DeviceReduction::in_shape_of(const GradientPlace& place, const GradientSlot& slot) -> at::Tensor {
+    return place.sum.view(as_real(slot.parameter.detach()).sizes());
+  }
+
+auto DeviceReduction::take(const GradientPlace& place, const BucketUse& use) -> void {
+    const GradientSlot& slot = (*slots_)[place.slot];
+    at::Tensor& gradient = slot.parameter.mutable_grad();
+    if (use.num_using[place.slot] == 0) {
+      if (kept_[place.slot].defined()) place.gradient.copy_(kept_[place.slot]);
+    } else if (use.num_giving[place.slot] == 0) {
+      gradient.reset();  // used by ranks without samples only, so nothing may remain of it
+    } else if (place.gradient.defined()) {
+      gradient = place.gradient;
+    } else {
+      as_real(slot.dense_gradient()).copy_(in_shape_of(place, slot));
+    }
+  }
 
 FlatReduction::FlatReduction(Worker& worker) : worker_(&worker) {}
 
@@ -33017,6 +35111,8 @@ auto FlatReduction::open(const Bucket& bucket, StepClock& clock) -> BucketUse {
     }
     return use;
   }
+
+auto FlatReduction::go_by(const PassSummary& summary) -> void { summary_ = summary; }
 
 auto FlatReduction::average(const OpenSlots& slots) -> bool {
     bool is_finite = true;
@@ -33475,6 +35571,12 @@ auto UpdateDigest::text() const -> std::string {
            (scale ? compose("scale of the GradScaler: {}\n", *scale) : "");
   }
 
+auto UnusedSlots::add(const std::string& name, std::uint32_t ranks) -> void {
+    if (count++ > 0) return;
+    first = name;
+    num_using = ranks;
+  }
+
 PassExchange::PassExchange(Worker& worker) : worker_(&worker), flat_(worker) {
     HostMemory* memory = worker.host_memory();
     if (memory != nullptr && worker.world_size() > 1) host_.emplace(worker, *memory);
@@ -33492,6 +35594,13 @@ auto PassExchange::move_aside(bool uses_host) -> bool {
     return side != nullptr;
   }
 
+auto PassExchange::move_to_device() -> bool {
+    if (device_) return true;
+    DeviceLine* line = worker_->device_line();
+    if (line != nullptr) device_.emplace(*worker_, *line);
+    return line != nullptr;
+  }
+
 auto PassExchange::begin(std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets, const PassTerms& terms,
              AnyCommHook& hook) -> void {
     slots_ = &slots;
@@ -33500,16 +35609,20 @@ auto PassExchange::begin(std::vector<GradientSlot>& slots, const std::vector<Buc
     terms_.header.updates = worker_->extension<UpdateDigest>().value;
     num_taken_ = 0;
     open_.clear();
+    late_.clear();
+    unused_here_ = {};
     is_finite_ = true;
     is_under_way_ = true;
     if (terms_.uses_host) {
       host_->begin(slots, terms_.header, buckets.size());
     } else {
+      if (terms_.uses_device) device_->begin(slots, buckets, terms_.header);
       flat_.begin(slots, terms_.header, hook);
     }
   }
 
 auto PassExchange::take_bucket(StepClock& clock) -> void {
+    if (terms_.uses_device) return device_->launch(num_taken_++);
     const Bucket& bucket = (*buckets_)[num_taken_];
     clock.enter(StepClock::Part::communication);
     const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket, clock);
@@ -33518,17 +35631,7 @@ auto PassExchange::take_bucket(StepClock& clock) -> void {
       if (terms_.uses_host) host_->check_alike(bucket);
       if (is_first) check();
     });
-    OpenSlots open;
-    for (std::size_t at = 0; at < bucket.size(); ++at) {
-      GradientSlot& slot = (*slots_)[bucket[at]];
-      if (use.num_using[at] == 0) continue;  // unused everywhere: stays as it was
-      if (use.num_giving[at] == 0) {
-        // Used by ranks without samples only, so nothing may remain of it.
-        slot.parameter.mutable_grad().reset();
-      } else {
-        open.emplace_back(bucket[at], &slot);
-      }
-    }
+    const OpenSlots open = opened(bucket, use);
     if (worker_->world_size() == 1) {
       is_finite_ &= finish_alone(open);
     } else if (terms_.uses_host) {
@@ -33541,6 +35644,7 @@ auto PassExchange::take_bucket(StepClock& clock) -> void {
 
 auto PassExchange::finish(StepClock& clock) -> bool {
     while (num_taken_ < buckets_->size()) take_bucket(clock);
+    if (terms_.uses_device) finish_on_device(clock);
     if (terms_.uses_host) {
       is_finite_ = host_->close(open_, is_finite_, clock);
     }
@@ -33551,25 +35655,74 @@ auto PassExchange::finish(StepClock& clock) -> bool {
   }
 
 auto PassExchange::summary() const noexcept -> const PassSummary& {
+    if (terms_.uses_device) return device_->summary();
     return terms_.uses_host ? host_->summary() : flat_.summary();
   }
 
-auto PassExchange::abort(std::string_view reason) noexcept -> void { terms_.uses_host ? host_->abort(reason) : flat_.abort(reason); }
+auto PassExchange::arena() const noexcept -> const GradientArena* {
+    return device_ && terms_.uses_device ? &device_->arena() : nullptr;
+  }
+
+auto PassExchange::abort(std::string_view reason) noexcept -> void {
+    if (terms_.uses_device) return device_->abort(reason);
+    terms_.uses_host ? host_->abort(reason) : flat_.abort(reason);
+  }
 
 auto PassExchange::withdraw() noexcept -> void {
     if (terms_.uses_host) host_->withdraw();
     is_under_way_ = false;
   }
 
+auto PassExchange::opened(const Bucket& bucket, const BucketUse& use) -> OpenSlots {
+    OpenSlots open;
+    for (std::size_t at = 0; at < bucket.size(); ++at) {
+      GradientSlot& slot = (*slots_)[bucket[at]];
+      if (use.num_using[at] == 0) continue;  // unused everywhere: stays as it was
+      slot.was_trained = true;
+      if (terms_.header.samples > 0 && !slot.used) unused_here_.add(slot.name, use.num_using[at]);
+      if (use.num_giving[at] == 0) {
+        // Used by ranks without samples only, so nothing may remain of it.
+        slot.parameter.mutable_grad().reset();
+      } else {
+        open.emplace_back(bucket[at], &slot);
+      }
+    }
+    return open;
+  }
+
+auto PassExchange::finish_on_device(StepClock& clock) -> void {
+    const BucketUse use = device_->meet(clock);
+    together([this] { check(); });
+    Bucket all(slots_->size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    open_ = opened(all, use);
+    device_->average(use);
+    for (const auto& one : open_) {
+      if (!device_->arena().has(one.first)) late_.push_back(one);
+    }
+    if (!late_.empty()) {
+      flat_.go_by(device_->summary());
+      is_finite_ &= flat_.average(late_);
+    }
+    if (terms_.checks_finite) is_finite_ &= device_->is_finite();
+    clock.count_bytes(device_->take_bytes());
+  }
+
 auto PassExchange::finish_alone(const OpenSlots& open) const -> bool {
     bool is_finite = true;
+    std::vector<at::Tensor> on_device;
     for (const auto& one : open) {
       at::Tensor& gradient = one.second->parameter.mutable_grad();
       if (gradient.is_sparse()) gradient = gradient.to_dense();  // as on any number of ranks
       if (one.second->is_weighted) gradient.div_(terms_.header.samples);
-      if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
+      if (!terms_.checks_finite || gradient.numel() == 0) continue;
+      if (gradient.is_cpu()) {
+        is_finite &= is_all_finite(gradient);
+      } else {
+        on_device.push_back(gradient);
+      }
     }
-    return is_finite;
+    return is_finite && are_all_finite(on_device);
   }
 
 auto PassExchange::check() -> void {
@@ -33643,12 +35796,128 @@ auto PassExchange::check_together() -> void {
   }
 
 auto PassExchange::gather_texts(const std::string& mine) -> std::vector<std::string> {
+    if (terms_.uses_device) return device_->gather_texts(mine);
     return terms_.uses_host ? host_->gather_texts(mine) : flat_.gather_texts(mine);
   }
 
 auto PassExchange::difference_of_updates() -> std::string {
     const std::string text = difference_of_settings(gather_texts(worker_->extension<UpdateDigest>().text()));
     return text.empty() ? text : compose(" ({})", text);
+  }
+
+void bind_pool(Worker& worker) {
+  auto& pool = worker.extension<WorkerPool>();
+  if (pool.binding) return;
+  std::shared_ptr<Heap> heap;
+  if (HostMemory* memory = worker.host_memory()) {
+    heap = memory->heap();
+  } else {
+    // What it keeps of freed memory is bounded as that of ranks who share theirs; see SharedMemory::heap().
+    const auto num_local = static_cast<std::size_t>(worker.local_world_size());
+    heap = make_private_heap(physical_memory(), memory_left() / 2 / num_local);
+  }
+  if (heap != nullptr) pool.binding.emplace(std::move(heap));
+}
+
+GradientOverlap::GradientOverlap(Worker& worker, PassExchange& exchange) : worker_(&worker), exchange_(&exchange) {}
+
+auto GradientOverlap::reset(std::size_t num_slots, const ModelOptions& options, const ExchangePlace& place) -> void {
+    place_ = place;
+    begins_early_ = options.overlap != Overlap::off;
+    is_forced_ = options.overlap == Overlap::on;
+    const bool is_of_use = worker_->world_size() > 1 && !options.comm_hook && (begins_early_ || place.is_device);
+    state_ = is_of_use ? State::undecided : State::never;
+    observed_step_ = 0;
+    forget_order(num_slots);
+  }
+
+auto GradientOverlap::forget_order(std::size_t num_slots) -> void {
+    order_.clear();
+    schedule_.reset(num_slots);
+  }
+
+auto GradientOverlap::buckets() const noexcept -> const std::vector<Bucket>& { return schedule_.buckets(); }
+
+auto GradientOverlap::uses_device() const noexcept -> bool {
+    return place_.is_device && (state_ == State::at_end || state_ == State::active);
+  }
+
+auto GradientOverlap::waited() const noexcept -> double { return aside_.waited(); }
+
+auto GradientOverlap::arrive(GradientSlot& slot, std::size_t index, std::uint64_t step) -> void {
+    if (state_ == State::never) return;
+    const bool is_first = !std::exchange(slot.has_arrived, true);
+    if (num_handed_ > 0 && schedule_.bucket_of(index) < num_handed_) refuse_repeat(*worker_, slot, step);
+    schedule_.arrive(index, is_first);
+  }
+
+auto GradientOverlap::settle() -> void {
+    num_handed_ = 0;
+    if (!place_.is_device) thread_->settle();
+  }
+
+auto GradientOverlap::forget_pass() noexcept -> void {
+    constexpr std::string_view reason =
+        "its backward() ended by an exception after it had begun to exchange gradients; with ModelOptions::overlap set "
+        "to off a program can go on after that";
+    if (num_handed_ > 0) {
+      if (place_.is_device || !thread_->has_failed()) exchange_->abort(reason);
+      try {
+        settle();
+      } catch (...) {  // what this is about has been thrown already
+      }
+    }
+    if ((thread_ || uses_device()) && exchange_->is_under_way()) {
+      exchange_->abort(reason);
+      exchange_->withdraw();
+    }
+    schedule_.begin_pass();
+  }
+
+auto GradientOverlap::decide(const std::vector<GradientSlot>& slots, std::uint64_t step, const ModelOptions& options) -> void {
+    if (uses_device() && !exchange_->late().empty()) {
+      for (const auto& one : exchange_->late()) order_.push_back(static_cast<std::int64_t>(one.first));
+      cut(slots, options);
+    }
+    if (state_ != State::undecided) return;
+    if (observed_step_ == 0) observed_step_ = step;
+    if (observed_step_ == step) return;
+    state_ = State::never;
+    std::int64_t allows = can_begin_early() && !schedule_.has_repeats() ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(allows), ReduceOp::min);
+    if (place_.is_device ? !exchange_->move_to_device() : allows == 0) return;
+    order_ = numbers_of_first_rank(*worker_, schedule_.observed());
+    if (place_.is_device && order_.empty()) return;
+    cut(slots, options);
+    if (place_.is_device) {
+      worker_->note_environment("bucket_plan", schedule_.plan());
+      state_ = allows != 0 ? State::active : State::at_end;
+      return;
+    }
+    if (schedule_.buckets().size() == 1 || !exchange_->move_aside(place_.is_host)) return schedule_.reset(slots.size());
+    if (!thread_) {
+      const auto& pool = worker_->extension<WorkerPool>().binding;
+      thread_ = std::make_unique<CommunicationThread>([this] { exchange_->take_bucket(aside_); },
+                                                      pool ? pool->heap() : nullptr);
+    }
+    worker_->note_environment("bucket_plan", schedule_.plan());
+    state_ = State::active;
+  }
+
+auto GradientOverlap::end() noexcept -> void { thread_.reset(); }
+
+auto GradientOverlap::spans_hosts() const -> bool { return worker_->local_world_size() < worker_->world_size(); }
+
+auto GradientOverlap::can_begin_early() const -> bool {
+    if (place_.is_device) return begins_early_;
+    if (!place_.is_on_cpu) return false;
+    return is_forced_ || spans_hosts() || usable_cores() > worker_->local_world_size();
+  }
+
+auto GradientOverlap::cut(const std::vector<GradientSlot>& slots, const ModelOptions& options) -> void {
+    using Others = BucketSchedule::Others;
+    schedule_.cut(order_, slots, limits_of(options, slots, spans_hosts()),
+                  place_.is_device ? Others::in_none : Others::in_last_bucket);
   }
 
 bool has_replaced_storage(const std::vector<GradientSlot>& slots) {
@@ -33682,21 +35951,7 @@ void compare_replaced(Worker& worker, std::vector<GradientSlot>& slots) {
   for (GradientSlot& slot : slots) slot.storage = StorageMark{slot.parameter};
 }
 
-void bind_pool(Worker& worker) {
-  auto& pool = worker.extension<WorkerPool>();
-  if (pool.binding) return;
-  std::shared_ptr<Heap> heap;
-  if (HostMemory* memory = worker.host_memory()) {
-    heap = memory->heap();
-  } else {
-    // What it keeps of freed memory is bounded as that of ranks who share theirs; see SharedMemory::heap().
-    const auto num_local = static_cast<std::size_t>(worker.local_world_size());
-    heap = make_private_heap(physical_memory(), memory_left() / 2 / num_local);
-  }
-  if (heap != nullptr) pool.binding.emplace(std::move(heap));
-}
-
-GradientExchange::GradientExchange(Worker& worker) : worker_(&worker), exchange_(worker) {}
+GradientExchange::GradientExchange(Worker& worker) : worker_(&worker), exchange_(worker), overlap_(worker, exchange_) {}
 
 auto GradientExchange::drop_ended_models() -> void {
     if (!drop_ended(*worker_, slots_, models_)) return;
@@ -33704,7 +35959,7 @@ auto GradientExchange::drop_ended_models() -> void {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       known_.emplace(slots_[index].parameter.unsafeGetTensorImpl(), index);
     }
-    schedule_.reset(slots_.size());
+    overlap_.forget_order(slots_.size());
     weight_watch_.reset(slots_);
   }
 
@@ -33752,6 +36007,8 @@ auto GradientExchange::watch(const torch::nn::Module& module) -> void { models_.
 
 auto GradientExchange::can_share_weights() const -> bool { return exchange_.has_host() && !options_.comm_hook; }
 
+auto GradientExchange::arena() const noexcept -> const GradientArena* { return exchange_.arena(); }
+
 auto GradientExchange::non_finite() const noexcept -> NonFinite { return options_.non_finite; }
 
 auto GradientExchange::set_options(const ModelOptions& options) -> void {
@@ -33761,13 +36018,15 @@ auto GradientExchange::set_options(const ModelOptions& options) -> void {
     if (models_.models().size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
     options_ = options;
     before_step_.forget();
-    overlap_ =
-        options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
-    observed_step_ = 0;
+    overlap_.reset(slots_.size(), options_, place());
     compares_weights_ = options.compare_weights;
-    schedule_.reset(slots_.size());
     weight_watch_.reset(slots_);
     note_bucket_sizes(*worker_, options);
+  }
+
+auto GradientExchange::warn_at_end() const -> void {
+    warn_of_skipped();
+    if (clock_.has_steps()) warn_of_untrained(*worker_, slots_);
   }
 
 auto GradientExchange::warn_of_skipped() const -> void {
@@ -33778,7 +36037,7 @@ auto GradientExchange::warn_of_skipped() const -> void {
 
 auto GradientExchange::end() noexcept -> void {
     forget_pass();
-    thread_.reset();
+    overlap_.end();
   }
 
 auto GradientExchange::abandon_step() -> void {
@@ -33789,15 +36048,18 @@ auto GradientExchange::abandon_step() -> void {
   }
 
 auto GradientExchange::begin(const std::shared_ptr<GradientExchange>& self, std::uint64_t samples, bool completes_step) -> void {
+    bool has_moved = false;
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
       GradientSlot& slot = self->slots_[index];
       if (slot.has_other_shape()) refuse_reshaped(*self->worker_, slot);
       if (slot.has_lost_hook()) {
         if (slot.has_begun) refuse_converted(*self->worker_, slot);
         hook(self, index);
+        has_moved = true;
       }
       slot.has_begun = true;
     }
+    if (has_moved) self->overlap_.reset(self->slots_.size(), self->options_, self->place());
     self->models_.check(*self->worker_, self->known_, self->options_.buffers != BufferSync::leave);
     if (self->window_.is_last) {
       if (self->window_.is_accumulating) {
@@ -33912,30 +36174,16 @@ auto GradientExchange::check_gradient(const GradientSlot& slot) const -> void {
   }
 
 auto GradientExchange::note_arrival(GradientSlot& slot, std::size_t index, const at::Tensor& added) -> void {
-    if (overlap_ != Overlapping::never && window_.is_last) {
-      const bool is_first = !std::exchange(slot.has_arrived, true);
-      if (schedule_.bucket_of(index) < num_handed_) refuse_repeat(*worker_, slot, window_.step);
-      schedule_.arrive(index, is_first);
-    }
-    if (worker_->world_size() > 1) slot.own_memory(added);
+    if (window_.is_last) overlap_.arrive(slot, index, window_.step);
+    if (worker_->world_size() > 1 && !overlap_.uses_device()) slot.own_memory(added);
     if (added.defined()) slot.used = true;
+    if (added.defined() && added.is_sparse() && !std::exchange(has_told_of_sparse_, true)) {
+      warn_of_sparse(*worker_, slot, window_.step);
+    }
     if (window_.is_last) slot.end_weighting(static_cast<double>(window_.samples));
     if (slot.is_weighted) slot.mark();
-    if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
-  }
-
-auto GradientExchange::hand_over() -> void {
-    if (num_handed_ > 0 && thread_->has_failed()) settle();
-    const std::size_t num_ready = std::min(schedule_.num_ready(), schedule_.buckets().size() - 1);
-    if (num_ready <= num_handed_) return;
-    if (num_handed_ == 0) begin_exchange();
-    thread_->ask(num_ready - num_handed_);
-    num_handed_ = num_ready;
-  }
-
-auto GradientExchange::settle() -> void {
-    num_handed_ = 0;
-    thread_->settle();
+    if (!window_.is_last) return;
+    explained([this] { overlap_.hand_over([this] { begin_exchange(); }); });
   }
 
 auto GradientExchange::abandon_pass() noexcept -> void {
@@ -33944,22 +36192,8 @@ auto GradientExchange::abandon_pass() noexcept -> void {
   }
 
 auto GradientExchange::forget_pass() noexcept -> void {
-    constexpr std::string_view reason =
-        "its backward() ended by an exception after it had begun to exchange gradients; with ModelOptions::overlap set "
-        "to off a program can go on after that";
-    if (num_handed_ > 0) {
-      if (!thread_->has_failed()) exchange_.abort(reason);
-      try {
-        settle();
-      } catch (...) {  // what this is about has been thrown already
-      }
-    }
-    if (thread_ && exchange_.is_under_way()) {
-      exchange_.abort(reason);
-      exchange_.withdraw();
-    }
     for (GradientSlot& slot : slots_) slot.has_arrived = false;
-    schedule_.begin_pass();
+    overlap_.forget_pass();
   }
 
 auto GradientExchange::end_pass() -> void {
@@ -33982,22 +36216,26 @@ auto GradientExchange::exchange() -> void {
       check_gradient(slot);
       slot.end_weighting(static_cast<double>(window_.samples));
     }
-    if (num_handed_ == 0) {
+    if (!overlap_.has_begun()) {
       begin_exchange();
     } else {
       clock_.enter(StepClock::Part::wait);
-      settle();
+      overlap_.settle();
     }
     const bool is_finite = exchange_.finish(clock_);
     for (GradientSlot& slot : slots_) slot.used = slot.is_weighted = false;
     const PassSummary& summary = exchange_.summary();
     if (summary.num_replaced > 0) compare_replaced(*worker_, slots_);
     if (summary.are_weights_apart) weight_watch_.refuse(*worker_, slots_, window_.step);
+    const UnusedSlots& unused = exchange_.unused_here();
+    if (unused.count > 0 && !std::exchange(has_told_of_unused_, true)) {
+      warn_of_unused(*worker_, unused.first, unused.count, unused.num_using, window_.step);
+    }
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
       worker_->control().hear(summary.wishes, have_all_ended);
     }
-    decide_on_overlap();
+    overlap_.decide(slots_, window_.step, options_);
     sync_buffers(*worker_, models_.buffers(), options_.buffers);
     if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
@@ -34012,38 +36250,20 @@ auto GradientExchange::exchange() -> void {
 auto GradientExchange::begin_exchange() -> void {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
     const bool checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr;
-    const PassTerms terms{.header = next_header(), .checks_finite = checks_finite, .uses_host = uses_host()};
-    exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
+    const PassTerms terms{.header = next_header(),
+                          .checks_finite = checks_finite,
+                          .uses_host = uses_host(),
+                          .uses_device = overlap_.uses_device()};
+    exchange_.begin(slots_, overlap_.buckets(), terms, options_.comm_hook);
   }
-
-auto GradientExchange::decide_on_overlap() -> void {
-    if (overlap_ != Overlapping::undecided) return;
-    if (observed_step_ == 0) observed_step_ = window_.step;
-    if (observed_step_ == window_.step) return;
-    overlap_ = Overlapping::never;
-    std::int64_t allows = allows_overlap() && !schedule_.has_repeats() ? 1 : 0;
-    worker_->all_reduce(buffer_of_value(allows), ReduceOp::min);
-    if (allows == 0) return;
-    schedule_.cut(numbers_of_first_rank(*worker_, schedule_.observed()), slots_,
-                  limits_of(options_, slots_, spans_hosts()));
-    if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
-    if (!thread_) {
-      const auto& pool = worker_->extension<WorkerPool>().binding;
-      thread_ = std::make_unique<CommunicationThread>([this] { exchange_.take_bucket(aside_); },
-                                                      pool ? pool->heap() : nullptr);
-    }
-    worker_->note_environment("bucket_plan", schedule_.plan());
-    overlap_ = Overlapping::active;
-  }
-
-auto GradientExchange::allows_overlap() const -> bool {
-    if (options_.comm_hook || !are_all_on_cpu(slots_)) return false;
-    return options_.overlap == Overlap::on || spans_hosts() || usable_cores() > worker_->local_world_size();
-  }
-
-auto GradientExchange::spans_hosts() const -> bool { return worker_->local_world_size() < worker_->world_size(); }
 
 auto GradientExchange::uses_host() const -> bool { return can_share_weights() && are_all_on_cpu(slots_); }
+
+auto GradientExchange::place() const -> ExchangePlace {
+    return {.is_device = are_all_on(slots_, worker_->device()),
+            .is_on_cpu = are_all_on_cpu(slots_),
+            .is_host = uses_host()};
+  }
 
 auto GradientExchange::next_header() -> PassHeader {
     const ControlLane& control = worker_->control();
@@ -34054,7 +36274,7 @@ auto GradientExchange::next_header() -> PassHeader {
             .step = window_.step,
             .pass = window_.num_passes++,
             .loop = control.loop(),
-            .waited = clock_.waited() + aside_.waited(),
+            .waited = clock_.waited() + overlap_.waited(),
             .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U,
             .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0,
@@ -34096,7 +36316,7 @@ const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker) {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
     worker.on_step_times([&worker, exchange = gradients.exchange.get()](bool is_end) {
-      if (is_end) exchange->warn_of_skipped();
+      if (is_end) exchange->warn_at_end();
       return exchange->clock().total(worker.world_size());
     });
     worker.on_data_wait([clock = &gradients.exchange->clock()](bool begins) { clock->enter_data(begins); });
@@ -34186,9 +36406,190 @@ bool is_half(const at::Tensor& tensor) {
 
 void follow_weights(const at::Tensor& master, const at::Tensor& weights) {
   const at::Tensor rounded = master.to(weights.scalar_type());
-  if (at::equal(rounded, weights.detach())) return;
+  if (weights.is_cpu() && at::equal(rounded, weights.detach())) return;  // a GPU's answer would have to be waited for
   master.copy_(at::where(rounded.eq(weights.detach()), master, weights.detach().to(master.scalar_type())));
 }
+
+std::string name_of_weight(Worker& worker, const at::Tensor& parameter) {
+  const GradientSlot* slot = gradient_exchange_of(worker)->find(parameter);
+  return slot == nullptr ? "?" : slot->name;
+}
+
+bool is_cuttable(const at::Tensor& parameter) {
+  const at::ScalarType type = parameter.scalar_type();
+  const bool is_known = type == at::ScalarType::Float || type == at::ScalarType::Double ||
+                        type == at::ScalarType::Half || type == at::ScalarType::BFloat16;
+  return is_known && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
+         parameter.is_non_overlapping_and_dense();
+}
+
+void refuse_other_owner(Worker& worker, const at::Tensor& parameter, std::string_view where) {
+  // A parameter that was made as a view keeps what it is a view of.
+  const std::size_t num_known = parameter.is_view() && parameter._base().use_count() == 1 ? 2 : 1;
+  if (parameter.storage().use_count() <= num_known) return;
+  throw ConfigError{compose(
+      "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
+      "made by .data() or .detach(), which would not follow when the weights move {}: make it with "
+      ".clone(), or call prepare_optimizer() first",
+      worker.rank(), worker.world_size(), name_of_weight(worker, parameter), where)};
+}
+
+void refuse_replaced(Worker& worker, const at::Tensor& parameter, std::string_view where) {
+  throw ConfigError{
+      compose("optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
+              "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
+              "prepare_optimizer(), or copy them with copy_() {}",
+              worker.rank(), worker.world_size(), name_of_weight(worker, parameter), where)};
+}
+
+void refuse_mixed(Worker& worker, const at::Tensor& parameter, const GradientPiece& piece) {
+  if (!piece.is_mixed || !piece.updated().grad().defined()) return;
+  throw ConfigError{compose(
+      "optimizer.step() on rank {}/{}: the gradient of \"{}\" still holds that of the step before. The gradients of "
+      "a prepared optimizer are divided among the ranks, so that zero_grad() of the model does not reach them: call "
+      "zero_grad() of the optimizer in each step",
+      worker.rank(), worker.world_size(), name_of_weight(worker, parameter))};
+}
+
+at::Tensor laid_as(const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (!gradient.is_sparse() && gradient.strides() == parameter.strides()) return gradient.detach();
+  const at::NoGradGuard no_grad;
+  return at::empty_like(parameter.detach()).copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+}
+
+DeviceShard::DeviceShard(Worker& worker, std::vector<at::Tensor> parameters, bool has_masters, std::size_t block_bytes) : worker_(&worker), line_(worker.world_size() > 1 ? worker.device_line() : nullptr) {
+    for (const at::Tensor& parameter : parameters) {
+      refuse_other_owner(worker, parameter, "to one block of memory with others");
+    }
+    std::map<at::ScalarType, std::vector<at::Tensor>> of_types;
+    for (at::Tensor& parameter : parameters) of_types[parameter.scalar_type()].push_back(std::move(parameter));
+    parameters.clear();
+    for (const auto& one : of_types) parameters.insert(parameters.end(), one.second.begin(), one.second.end());
+    std::size_t bytes = 0;
+    for (const at::Tensor& parameter : parameters) {
+      const bool is_other = blocks_.empty() || blocks_.back().parameters[0].scalar_type() != parameter.scalar_type();
+      if (is_other || bytes >= block_bytes) {
+        blocks_.emplace_back();
+        bytes = 0;
+      }
+      blocks_.back().parameters.push_back(parameter);
+      bytes += static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(parameter.element_size());
+    }
+    const at::NoGradGuard no_grad;
+    for (Block& block : blocks_) lay_out(block, has_masters && is_half(block.parameters[0]));
+  }
+
+auto DeviceShard::has_masters() const noexcept -> bool {
+    return std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.master.defined(); });
+  }
+
+auto DeviceShard::take_gradients() const -> void {
+    for (const Block& block : blocks_) {
+      for (std::size_t at = 0; block.master.defined() && at < block.parameters.size(); ++at) {
+        at::Tensor& gradient = block.parameters[at].mutable_grad();
+        if (!gradient.defined()) continue;
+        GradientPiece& piece = *block.pieces[at];
+        if (!piece.is_empty()) piece.add(part_of(block.parameters[at], gradient, piece).to(at::ScalarType::Float));
+        gradient.reset();
+      }
+    }
+  }
+
+auto DeviceShard::gradient_of(const at::Tensor& parameter, const GradientPiece& piece) -> at::Tensor {
+    if (piece.master.defined()) return piece.master.grad();
+    const at::Tensor& gradient = parameter.grad();
+    return gradient.defined() ? part_of(parameter, gradient, piece) : at::Tensor{};
+  }
+
+auto DeviceShard::begin_update(const Block& block) const -> void {
+    for (std::size_t at = 0; at < block.parameters.size(); ++at) {
+      const at::Tensor& parameter = block.parameters[at];
+      if (parameter.data_ptr() != block.places[at]) refuse_replaced(*worker_, parameter, "on every rank");
+      refuse_mixed(*worker_, parameter, *block.pieces[at]);
+      block.pieces[at]->is_spent = true;
+    }
+    if (block.master.defined()) follow_weights(block.master, block.own);
+  }
+
+auto DeviceShard::end_update(const Block& block) const -> void {
+    if (block.master.defined()) block.own.copy_(block.master);
+    gather(block);
+    // What a backward pass has kept of the old weights is now recognised as outdated, as after any update in place.
+    for (const at::Tensor& parameter : block.parameters) {
+      torch::autograd::impl::bump_version(parameter);
+    }
+  }
+
+auto DeviceShard::end_updates() const -> void {
+    if (line_ != nullptr) line_->join(call_on(blocks_.front()));
+  }
+
+auto DeviceShard::lines_of(std::int64_t count) noexcept -> std::int64_t { return (count + line - 1) / line; }
+
+auto DeviceShard::part_of(const at::Tensor& parameter, const at::Tensor& gradient,
+                                          const GradientPiece& piece) -> at::Tensor {
+    const at::Tensor laid = laid_as(parameter, gradient);
+    return laid.as_strided({piece.end - piece.begin}, {1}, laid.storage_offset() + piece.begin);
+  }
+
+auto DeviceShard::call_on(const Block& block) const -> Call {
+    return {.deadline = worker_->collective_deadline(), .stream = current_stream(block.weights.device())};
+  }
+
+auto DeviceShard::gather(const Block& block) const -> void {
+    if (line_ != nullptr) {
+      line_->all_gather(buffer_of(block.own), buffer_of(block.weights), call_on(block));
+    } else if (worker_->world_size() > 1) {
+      worker_->all_gather(buffer_of(block.own), buffer_of(block.weights));
+    }
+  }
+
+auto DeviceShard::lay_out(Block& block, bool has_master) const -> void {
+    std::int64_t num_lines = 0;
+    for (const at::Tensor& parameter : block.parameters) num_lines += lines_of(parameter.numel());
+    const std::int64_t size = worker_->world_size();
+    const std::int64_t count = (num_lines + size - 1) / size * line;  // of each rank's part
+    const std::int64_t first = count * worker_->rank();
+    block.weights = at::zeros({count * size}, block.parameters[0].options().requires_grad(false));
+    block.own = block.weights.narrow(0, first, count);
+    std::int64_t place = 0;
+    for (at::Tensor& parameter : block.parameters) {
+      move_to(block.weights, place, parameter);
+      block.places.push_back(parameter.data_ptr());
+      auto piece = std::make_shared<GradientPiece>();
+      piece->begin = std::clamp<std::int64_t>(first - place, 0, parameter.numel());
+      piece->end = std::clamp<std::int64_t>(first + count - place, 0, parameter.numel());
+      piece->has_whole_weights = true;
+      if (!piece->is_empty()) {
+        piece->weights = block.weights.narrow(0, place + piece->begin, piece->end - piece->begin);
+      }
+      GradientSlot& slot = *gradient_exchange_of(*worker_)->find(parameter);
+      slot.piece = piece;
+      slot.storage = StorageMark{parameter};  // all ranks have moved there together
+      block.pieces.push_back(std::move(piece));
+      place += lines_of(parameter.numel()) * line;
+    }
+    if (has_master) make_masters(block, first);
+  }
+
+auto DeviceShard::make_masters(Block& block, std::int64_t first) -> void {
+    block.master = block.own.to(at::ScalarType::Float);
+    std::int64_t place = 0;
+    for (std::size_t at = 0; at < block.parameters.size(); ++at) {
+      GradientPiece& piece = *block.pieces[at];
+      if (!piece.is_empty())
+        piece.master = block.master.narrow(0, place + piece.begin - first, piece.end - piece.begin);
+      place += lines_of(block.parameters[at].numel()) * line;
+    }
+  }
+
+auto DeviceShard::move_to(const at::Tensor& block, std::int64_t place, at::Tensor& parameter) -> void {
+    auto* memory = static_cast<std::byte*>(block.data_ptr()) + place * block.element_size();
+    const at::Tensor moved = at::from_blob(
+        memory, parameter.sizes(), parameter.strides(), [block](void* /*memory*/) {}, block.options(), block.device());
+    moved.copy_(parameter.detach());
+    parameter.set_data(moved);
+  }
 
 auto OptimizedTensor::own() const noexcept -> const at::Tensor& {
     if (piece) return piece->updated();
@@ -34279,6 +36680,12 @@ auto LoadField::in_order(const StateTensor& state) const -> SavedTensor {
     return std::is_permutation(dims.begin(), dims.end(), tensor.order.begin()) ? tensor : rows;
   }
 
+bool has_kernel(const char* name, const at::Tensor& like) {
+  const auto operation = c10::Dispatcher::singleton().findSchema({name, ""});
+  return operation &&
+         operation->hasKernelForDispatchKey(like.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+}
+
 SharedWeightsOfWorker::~SharedWeightsOfWorker() {
     drop_unused();
     for (Kept& one : kept) {
@@ -34298,7 +36705,7 @@ SharedWeights::SharedWeights(Worker& worker, std::vector<at::Tensor> parameters)
         exchange_(gradient_exchange_of(worker)),
         memory_(worker.host_memory()),
         parameters_(std::move(parameters)) {
-    refuse_other_owners();
+    for (const at::Tensor& parameter : parameters_) refuse_other_owner(worker, parameter, "to shared memory");
     if (memory_->num_hosts() > 1) send_to_hosts();
     share();
     cut();
@@ -34321,19 +36728,17 @@ SharedWeights::~SharedWeights() {
   }
 
 auto SharedWeights::shareable(const at::Tensor& parameter) -> bool {
-    const at::ScalarType type = parameter.scalar_type();
-    const bool is_known = type == at::ScalarType::Float || type == at::ScalarType::Double ||
-                          type == at::ScalarType::Half || type == at::ScalarType::BFloat16;
-    return is_known && parameter.is_cpu() && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
-           parameter.is_non_overlapping_and_dense();
+    return parameter.is_cpu() && is_cuttable(parameter);
   }
 
 auto SharedWeights::is_copy() const noexcept -> bool { return memory_->host() > 0; }
 
 auto SharedWeights::begin_update(const UpdateSettings& settings) -> void {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
-      if (pieces_[index]->is_mixed && pieces_[index]->updated().grad().defined()) refuse_mixed(parameters_[index]);
+      if (parameters_[index].data_ptr() != addresses_[index]) {
+        refuse_replaced(*worker_, parameters_[index], "on the first rank of each host");
+      }
+      refuse_mixed(*worker_, parameters_[index], *pieces_[index]);
       pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.
@@ -34356,40 +36761,6 @@ auto SharedWeights::end_update() -> void {
     memory_->step({});
     // What a backward pass has kept of the old weights is now recognised as outdated, as after any update in place.
     for (const at::Tensor& parameter : parameters_) torch::autograd::impl::bump_version(parameter);
-  }
-
-auto SharedWeights::refuse_other_owners() const -> void {
-    for (const at::Tensor& parameter : parameters_) {
-      // A parameter that was made as a view keeps what it is a view of.
-      const std::size_t num_known = parameter.is_view() && parameter._base().use_count() == 1 ? 2 : 1;
-      if (parameter.storage().use_count() <= num_known) continue;
-      throw ConfigError{compose(
-          "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
-          "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
-          ".clone(), or call prepare_optimizer() first",
-          worker_->rank(), worker_->world_size(), name_of(parameter))};
-    }
-  }
-
-auto SharedWeights::refuse_replaced(const at::Tensor& parameter) const -> void {
-    throw ConfigError{compose(
-        "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
-        "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
-        "prepare_optimizer(), or copy them with copy_() on the first rank of each host",
-        worker_->rank(), worker_->world_size(), name_of(parameter))};
-  }
-
-auto SharedWeights::refuse_mixed(const at::Tensor& parameter) const -> void {
-    throw ConfigError{compose(
-        "optimizer.step() on rank {}/{}: the gradient of \"{}\" still holds that of the step before. The gradients of "
-        "a prepared optimizer are divided among the ranks, so that zero_grad() of the model does not reach them: call "
-        "zero_grad() of the optimizer in each step",
-        worker_->rank(), worker_->world_size(), name_of(parameter))};
-  }
-
-auto SharedWeights::name_of(const at::Tensor& parameter) const -> std::string {
-    const GradientSlot* slot = gradient_exchange_of(*worker_)->find(parameter);
-    return slot == nullptr ? "?" : slot->name;
   }
 
 auto SharedWeights::send_to_hosts() -> void {
@@ -34738,6 +37109,7 @@ DatasetBatches::DatasetBatches(Dataset dataset, const LoaderOptions& options, co
         collate_(options.collate),
         padding_(options.padding),
         device_(device),
+        is_pinned_(takes_pinned_memory(device)),
         reading_{.global_batch_size = shares.global_batch_size,
                  .rank = shares.rank,
                  .world_size = shares.world_size,
@@ -34749,7 +37121,8 @@ DatasetBatches::DatasetBatches(Dataset dataset, const LoaderOptions& options, co
                  .drop_last = shares.drop_last} {
     if (collate_) return;
     const std::size_t ahead = options.prefetch > 0 ? options.prefetch : dataset_.batches_ahead();
-    make_ = [collation = BlockCollation{dataset_.schema(), dataset_.label(), padding_, ahead}](const Block& block) {
+    make_ = [collation =
+                 BlockCollation{dataset_.schema(), dataset_.label(), padding_, ahead, is_pinned_}](const Block& block) {
       auto made = std::make_shared<Tensors>(collation(block));
       const std::size_t bytes = bytes_of(made->first) + bytes_of(made->second);
       return MadeOfBlock{std::move(made), bytes};
@@ -34774,10 +37147,14 @@ auto DatasetBatches::next(const Deadline& deadline) -> std::optional<LoadedPart>
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
     std::tie(part.data, part.target) =
-        collate_ ? collate_(step->block) : std::move(*std::static_pointer_cast<Tensors>(step->made));
+        collate_ ? collated(step->block) : std::move(*std::static_pointer_cast<Tensors>(step->made));
+    part.is_pinned = is_pinned_ && !collate_;
     part.columns = std::make_shared<const BatchColumns>(BatchColumns{std::move(step->block), device_, padding_});
+    if (collate_) check_collated(part);
     return part;
   }
+
+auto DatasetBatches::is_ready() -> bool { return !collate_ && reader_ && reader_->is_ready(); }
 
 auto DatasetBatches::close() noexcept -> void {
     if (!reader_) return;
@@ -34787,6 +37164,17 @@ auto DatasetBatches::close() noexcept -> void {
       tell_of_skipped();
     } catch (...) {  // there is no memory for a warning, or nobody to hear it
     }
+  }
+
+auto DatasetBatches::check_collated(const LoadedPart& part) const -> void {
+    const at::Tensor& data = part.data;
+    const std::size_t rows = part.columns->block.rows();
+    if (!data.defined() || (data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(rows))) return;
+    throw DataError{
+        compose("LoaderOptions::collate of {} on rank {}/{} was given {} samples and made data of {}, of shape {}: the "
+                "first dimension must count the samples",
+                dataset_.describe(), reading_.rank, reading_.world_size, rows, data.dim() > 0 ? data.size(0) : 0,
+                shape_of(data))};
   }
 
 auto DatasetBatches::tell_of_skipped() -> void {
@@ -34816,6 +37204,13 @@ auto DatasetBatches::tell_of_being_alone() -> void {
         "host has not waited for it, or has left: samples are read more than once; let the workers of a host begin "
         "and end their loops together (worker.barrier() before the loop), or .cache() the dataset",
         dataset_.describe(), reading_.rank, reading_.world_size, reading_.epoch));
+  }
+
+auto DatasetBatches::collated(const Block& block) const -> Tensors {
+    const std::string of = dataset_.name().empty() ? "" : compose(" (dataset \"{}\")", dataset_.name());
+    return call_user([&] { return collate_(block); },
+                     compose("LoaderOptions::collate of {}{}", dataset_.describe(), of),
+                     [&block] { return text_of_samples(block.ids()); });
   }
 
 auto DatasetBatches::bytes_of(const at::Tensor& tensor) -> std::size_t {
@@ -34853,7 +37248,8 @@ auto LoaderState::advance() -> void {
     if (!part) {
       is_over = true;
       batch.reset();
-      return source->close();
+      source->close();
+      return refuse_empty_epoch();
     }
     end_step();
     if (completes_batch) before = std::move(after);
@@ -34863,6 +37259,19 @@ auto LoaderState::advance() -> void {
                   std::move(part->columns));
     if (options.drives_step) announce(part->samples);
     num_ended = worker->steps();
+  }
+
+auto LoaderState::refuse_empty_epoch() const -> void {
+    if (after.consumed() > 0 || (is_own && !options.drives_step)) return;
+    throw ConfigError{compose(
+        "a loader on rank {}/{} was given no sample in epoch {}: {}", worker->rank(), worker->world_size(), epoch,
+        shares.drop_last
+            ? compose("the samples do not fill a batch of {}, and drop_last leaves out what does not: use smaller "
+                      "batches, or leave drop_last out; or there is none, as where filter() keeps none: look at the "
+                      "dataset with ry::show()",
+                      shares.global_batch_size)
+            : std::string{"its dataset has none, as where filter() keeps none, or the source is empty: look at it with "
+                          "ry::show()"})};
   }
 
 auto LoaderState::set_place(EpochPosition place) -> void {
@@ -34975,18 +37384,19 @@ auto LoaderState::check_part(const State& state) const -> void {
 
 auto LoaderState::tell_of_sizes(const State& state) const -> void {
     if (worker->rank() != 0) return;
-    std::string text;
-    const auto compare = [&](std::string_view name, std::string_view words, std::size_t now) {
-      const Value* value = state.values.find(name);
-      if (value == nullptr) return;  // an older release has saved it
-      const auto then = static_cast<std::size_t>(value->as<std::int64_t>());
-      const auto shown = [](std::size_t size) { return size == 0 ? "none" : compose("{}", size); };
-      if (then != now)
-        text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ", words, shown(now), shown(then));
+    const auto saved = [&state](std::string_view name) {
+      const Value* const value = state.values.find(name);
+      return value == nullptr ? std::size_t{0} : static_cast<std::size_t>(value->as<std::int64_t>());
     };
-    compare("global_batch_size", "global batch size", options.global_batch_size);
-    compare("batch_size_per_worker", "batch size per worker", options.batch_size_per_worker);
-    if (!text.empty()) worker->warn(compose("a loader goes on with another size of batches: {}", text));
+    const std::size_t of_all = saved("global_batch_size");
+    const std::size_t of_each = saved("batch_size_per_worker");
+    if (of_all == options.global_batch_size && of_each == options.batch_size_per_worker) return;
+    if (of_all == 0 && of_each == 0) return;  // an older release has saved neither
+    const auto words = [](std::size_t all, std::size_t each) {
+      return all > 0 ? compose("a global batch size of {}", all) : compose("a batch size per worker of {}", each);
+    };
+    worker->warn(compose("a loader goes on with {} instead of {}",
+                         words(options.global_batch_size, options.batch_size_per_worker), words(of_all, of_each)));
   }
 
 auto LoaderState::loses_place(const State& state, bool is_as_long) const -> bool {
@@ -35122,6 +37532,54 @@ auto SizeOfBatch::operator()(const at::Tensor& batch) const -> std::uint64_t {
 
 auto SizeOfBatch::operator()(const std::pair<at::Tensor, at::Tensor>& batch) const -> std::uint64_t {
     return static_cast<std::uint64_t>(batch.first.size(0));
+  }
+
+BatchView::BatchView(std::string_view metric, const at::Tensor& outputs, const Batch& batch) : metric_(metric), outputs_(outputs), batch_(batch) {}
+
+auto BatchView::labels() const -> at::Tensor {
+    const at::Tensor& target = batch_.target;
+    if (!target.defined()) {
+      throw ConfigError{
+          compose("{}::add() was given a batch without a target: name its column with Dataset::with_label(), or give "
+                  "the metric spans of numbers",
+                  metric_)};
+    }
+    if (target.dim() == 0 || target.size(0) != static_cast<std::int64_t>(batch_.size())) {
+      refuse("the target must have one row per sample of the batch");
+    }
+    const at::Tensor numbers = target.detach().to(at::kCPU);
+    at::Tensor labels = numbers.to(at::kLong);
+    if (numbers.is_floating_point() && !labels.to(numbers.scalar_type()).equal(numbers)) {
+      throw DataError{compose("{}::add(): the target ({}) has numbers that are not whole, and labels are meant",
+                              metric_, shape_of(target))};
+    }
+    return labels.reshape({-1}).contiguous();
+  }
+
+auto BatchView::class_scores() const -> at::Tensor {
+    const bool fits = outputs_.defined() && outputs_.dim() == batch_.target.dim() + 1 && outputs_.is_floating_point() &&
+                      outputs_.sizes().slice(0, static_cast<std::size_t>(batch_.target.dim())) == batch_.target.sizes();
+    if (!fits) refuse("the scores of all classes are meant, which are the last dimension, behind those of the target");
+    return outputs_.detach();
+  }
+
+auto BatchView::one_each(std::string_view what) const -> at::Tensor {
+    const bool has_one_more = outputs_.defined() && outputs_.dim() == batch_.target.dim() + 1 && outputs_.size(-1) == 1;
+    const at::Tensor one = has_one_more ? outputs_.squeeze(-1) : outputs_;
+    if (!one.defined() || one.sizes() != batch_.target.sizes()) refuse(compose("{} for each label is meant", what));
+    return one.detach();
+  }
+
+auto BatchView::has_classes() const -> bool { return outputs_.defined() && outputs_.is_floating_point(); }
+
+auto BatchView::loss() const -> double {
+    if (!outputs_.defined() || outputs_.numel() != 1) refuse("a mean loss, a single number, is meant");
+    return outputs_.detach().to(at::kCPU, at::kDouble).item<double>();
+  }
+
+auto BatchView::refuse(std::string_view why) const -> void {
+    throw ConfigError{compose("{}::add() was given {} for a batch of {} samples with the target {}: {}", metric_,
+                              shape_of(outputs_), batch_.size(), shape_of(batch_.target), why)};
   }
 
 }
@@ -35315,6 +37773,64 @@ auto PowerSgdHook::load_state(Worker& worker, const State& state) -> void { memo
 namespace railyard::inline v0_1 {
 namespace detail {
 
+GpuBatches::GpuBatches(std::unique_ptr<BatchSource> source, at::Device gpu, std::size_t bound_bytes) : source_(std::move(source)), copies_(gpu, bound_bytes) {}
+
+auto GpuBatches::open(const EpochPosition& from) -> void {
+    forget();
+    source_->open(from);
+  }
+
+auto GpuBatches::next(const Deadline& deadline) -> std::optional<LoadedPart> {
+    if (failure_) std::rethrow_exception(failure_);
+    std::optional<LoadedPart> part = std::exchange(ahead_, std::nullopt);
+    if (!part) part = fetch(deadline);
+    if (!part) return std::nullopt;
+    copies_.take();
+    begin_next(deadline);
+    return part;
+  }
+
+auto GpuBatches::is_ready() -> bool { return ahead_ || source_->is_ready(); }
+
+auto GpuBatches::close() noexcept -> void {
+    forget();
+    source_->close();
+  }
+
+auto GpuBatches::fetch(const Deadline& deadline) -> std::optional<LoadedPart> {
+    copies_.wait_for_room(deadline);
+    std::optional<LoadedPart> part = source_->next(deadline);
+    if (!part) return part;
+    GpuCopies::Batch batch{std::move(part->data), std::move(part->target)};
+    try {
+      copies_.start(batch, part->is_pinned);
+    } catch (...) {  // the source will not give it again
+      failure_ = std::current_exception();
+      throw;
+    }
+    part->data = std::move(batch[0]);
+    part->target = std::move(batch[1]);
+    return part;
+  }
+
+auto GpuBatches::begin_next(const Deadline& deadline) noexcept -> void {
+    try {
+      if (source_->is_ready() && copies_.has_room()) {
+        ahead_ = fetch(deadline);
+      } else {
+        copies_.reserve();
+      }
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+auto GpuBatches::forget() noexcept -> void {
+    ahead_.reset();
+    failure_ = nullptr;
+    copies_.drop();
+  }
+
 std::pair<at::Tensor, at::Tensor> collate(torch::data::Example<> example) {
   return {std::move(example.data), std::move(example.target)};
 }
@@ -35425,6 +37941,10 @@ Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
         "smaller batches, or leave drop_last out",
         worker.rank(), worker.world_size(), *num_samples, shares.global_batch_size)};
   }
+  const at::Device home = device(worker);
+  if (takes_pinned_memory(home)) {
+    source = std::make_unique<GpuBatches>(std::move(source), home, options.bound_bytes);
+  }
   return Loader{{.worker = &worker,
                  .source = std::move(source),
                  .options = options,
@@ -35435,7 +37955,7 @@ Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
                  .order = is_own ? order_of_own(shares, num_samples)
                                  : order + (num_samples ? compose("samples: {}\n", *num_samples) : ""),
                  .is_own = is_own,
-                 .home = device(worker)}};
+                 .home = home}};
 }
 
 void take_stock_of(const at::Tensor& tensor, std::string_view name, DataStock& stock) {
@@ -35482,9 +38002,12 @@ std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
                                                         bool reads_alone) {
   if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
   if (dataset.is_divided()) return dataset.is_indexed() ? nullptr : next_stream_feed(worker, options.bound_bytes);
-  if (reads_alone || !own_operations(dataset)) return nullptr;
-  const std::string what =
-      compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
+  const auto operations = own_operations(dataset);
+  if (!operations || (reads_alone && operations->keeps_count())) return nullptr;
+  const std::string what = operations->keeps_count()
+                               ? compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle,
+                                         dataset.common()->name)
+                               : compose("blocks {} {}", options.bound_bytes, dataset.common()->name);
   std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().at(what);
   if (feed == nullptr) {
     feed = make_feed(worker, compose("whole/{}/{}", worker.world().node, std::hash<std::string>{}(what)),
@@ -35768,7 +38291,7 @@ State module_state(const torch::nn::Module& module) {
 
 void put_tensor(const SavedTensor& saved, const at::Tensor& target) {
   const auto piece = GradientExchange::piece_of(target);
-  if (!piece) return saved.read_into(target);
+  if (!piece || piece->has_whole_weights) return saved.read_into(target);
   if (!piece->is_empty()) saved.read_piece(target, piece->begin, piece->end, piece->weights);
 }
 

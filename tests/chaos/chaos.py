@@ -226,10 +226,10 @@ def strike(run, chances):
     """Sends a signal to one of the run's processes, or to all; returns what it has struck."""
     family = run.family()
     what = chances.choices(["worker", "zygote", "supervisor", "all", "stop"], [6, 1, 2, 1, 1])[0]
-    if not family.get("worker") and what in ("worker", "stop"):
+    if not family.get("worker") and what == "worker":
         what = "supervisor"
-    if what == "stop":
-        pid = chances.choice(family["worker"])
+    if what == "stop":  # any of them, the one that writes checkpoints and the one that makes workers included
+        pid = chances.choice(sum(family.values(), []))
         send(pid, signal.SIGSTOP)
         time.sleep(chances.uniform(0, 0.2))
         send(pid, signal.SIGCONT)

@@ -98,16 +98,20 @@ case $name in
     }
     compile core railyard
     expect "core mean 1.5" ./core
-    if has gloo; then compile gloo railyard-gloo && expect "gloo mean 1.5" ./gloo; fi
-    if has torch; then compile torch railyard-torch railyard-gloo && expect "torch mean 1.5" ./torch; fi
+    if has torch; then
+      compile torch railyard-torch railyard-gloo && expect "torch mean 1.5" ./torch
+    elif has gloo; then
+      compile gloo railyard-gloo && expect "gloo mean 1.5" ./gloo
+    fi
     ;;
   single_file)
-    "$cxx" "${flags_single[@]}" "$here/core.cpp" "$here/second_unit.cpp" -o core -lfmt -pthread
+    "$cxx" "${flags_single[@]}" "$here/core.cpp" -o core -lfmt -pthread
     expect "core mean 1.5" ./core
-    if has gloo; then
-      "$cxx" "${flags_single[@]}" -DRAILYARD_WITH_GLOO=1 "$here/gloo.cpp" "$here/second_unit.cpp" -o gloo -lgloo -lfmt -pthread
-      expect "gloo mean 1.5" ./gloo
-    fi
+    gloo=()
+    if has gloo; then gloo=(-DRAILYARD_WITH_GLOO=1 -lgloo); fi
+    program=$(has gloo && echo gloo || echo core)
+    "$cxx" "${flags_single[@]}" "$here/$program.cpp" "$here/second_unit.cpp" -o of_two "${gloo[@]}" -lfmt -pthread
+    expect "$program mean 1.5" ./of_two
     if has torch && [ -z "$libtorch" ]; then
       "$cxx" "${flags_single[@]}" -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_TORCH=1 \
         -isystem /usr/include/torch/csrc/api/include "$here/torch.cpp" -o torch -lgloo -ltorch_cpu -lc10 -lfmt -pthread
@@ -141,9 +145,12 @@ case $name in
     done
     ;;
   strict)
-    "$cxx" "${flags_headers[@]}" "${strict[@]}" -O2 -c "$here/core.cpp" -o core.o
-    "$cxx" "${flags_single[@]}" "${strict[@]}" -fsyntax-only "$here/core.cpp"  # the same code once more
-    if has gloo; then "$cxx" "${flags_headers[@]}" "${strict[@]}" -O2 -DRAILYARD_WITH_GLOO=1 -c "$here/gloo.cpp" -o gloo.o; fi
+    "$cxx" "${flags_single[@]}" "${strict[@]}" -fsyntax-only "$here/core.cpp"
+    if has gloo; then
+      "$cxx" "${flags_headers[@]}" "${strict[@]}" -O2 -DRAILYARD_WITH_GLOO=1 -c "$here/gloo.cpp" -o gloo.o
+    else
+      "$cxx" "${flags_headers[@]}" "${strict[@]}" -O2 -c "$here/core.cpp" -o core.o
+    fi
     if has torch && [ -z "$libtorch" ]; then
       "$cxx" "${flags_headers[@]}" "${strict[@]}" -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_TORCH=1 \
         -isystem /usr/include/torch/csrc/api/include -fsyntax-only "$here/torch.cpp"

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 extern "C" int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* data);
+extern "C" void fake_cuda_use(void* stream, const void* memory, std::size_t size_bytes, int is_write);
 
 namespace {
 
@@ -84,9 +85,16 @@ struct Transfer {
   std::uint64_t seen_kind = 0;
 };
 
+// Memory of the device that is written to beside what transfers move.
+struct Reduced {
+  const void* memory = nullptr;
+  std::size_t size_bytes = 0;
+};
+
 struct Work {
   std::vector<Transfer> transfers{};
   std::vector<std::function<void()>> endings{};
+  std::vector<Reduced> results{};
 };
 
 struct Comm {
@@ -139,7 +147,8 @@ bool progress(Comm& comm, Transfer& transfer) {
   const std::uint64_t read = channel.read;
   const bool in_kind = transfer.moved < sizeof transfer.kind;
   char* const kind = reinterpret_cast<char*>(transfer.is_send ? &transfer.kind : &transfer.seen_kind);
-  char* const place = in_kind ? kind + transfer.moved : transfer.data + (transfer.moved - sizeof transfer.kind);
+  char* const data = fake::host_address(transfer.data);
+  char* const place = in_kind ? kind + transfer.moved : data + (transfer.moved - sizeof transfer.kind);
   if (!in_kind && !transfer.is_send && transfer.seen_kind != transfer.kind) return false;
   const std::uint64_t left = (in_kind ? sizeof transfer.kind : total) - transfer.moved;
   const std::uint64_t at = (transfer.is_send ? written : read) % Channel::capacity;
@@ -232,6 +241,10 @@ Result add(Handle* handle, void* stream, Work work) {
   auto& transfers = group.work.transfers;
   transfers.insert(transfers.end(), work.transfers.begin(), work.transfers.end());
   for (auto& ending : work.endings) group.work.endings.push_back(std::move(ending));
+  for (const Transfer& transfer : work.transfers) {
+    ::fake_cuda_use(stream, transfer.data, transfer.size, transfer.is_send ? 0 : 1);
+  }
+  for (const Reduced& one : work.results) ::fake_cuda_use(stream, one.memory, one.size_bytes, 1);
   return group.depth > 0 ? success : submit();
 }
 
@@ -247,10 +260,10 @@ std::uint64_t kind_of(int operation, int dtype, std::size_t count, int detail) {
 }
 
 Transfer send_to(int peer, const void* data, std::size_t size, std::uint64_t kind) {
-  return {peer, true, fake::host_address(static_cast<char*>(const_cast<void*>(data))), size, kind};
+  return {peer, true, static_cast<char*>(const_cast<void*>(data)), size, kind};
 }
 Transfer receive_from(int peer, void* data, std::size_t size, std::uint64_t kind) {
-  return {peer, false, fake::host_address(static_cast<char*>(data)), size, kind};
+  return {peer, false, static_cast<char*>(data), size, kind};
 }
 
 template <class T, class Sum>
@@ -296,6 +309,7 @@ Work reduction(const Comm& comm, const void* in, void* out, std::size_t count, s
     work.transfers.push_back(send_to(rank, static_cast<const char*>(in) + index * stride, size, kind));
     work.transfers.push_back(receive_from(rank, all->data() + index * size, size, kind));
   }
+  work.results.push_back({out, size});
   work.endings.push_back([=, ranks = comm.size] { reduce(*all, fake::host_address(out), count, ranks, dtype, op); });
   return work;
 }
@@ -397,11 +411,11 @@ Result ncclAllGather(const void* in, void* out, std::size_t count, int dtype, Ha
 }
 Result ncclSend(const void* data, std::size_t count, int dtype, int peer, Handle* comm, void* stream) {
   const std::size_t size = count * dtype_sizes[static_cast<std::size_t>(dtype)];
-  return add(comm, stream, {{send_to(peer, data, size, kind_of(5, dtype, count, 0))}, {}});
+  return add(comm, stream, {{send_to(peer, data, size, kind_of(5, dtype, count, 0))}, {}, {}});
 }
 Result ncclRecv(void* data, std::size_t count, int dtype, int peer, Handle* comm, void* stream) {
   const std::size_t size = count * dtype_sizes[static_cast<std::size_t>(dtype)];
-  return add(comm, stream, {{receive_from(peer, data, size, kind_of(5, dtype, count, 0))}, {}});
+  return add(comm, stream, {{receive_from(peer, data, size, kind_of(5, dtype, count, 0))}, {}, {}});
 }
 
 }  // extern "C"

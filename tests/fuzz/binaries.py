@@ -46,6 +46,16 @@ def window(content):
     return len(content).to_bytes(4, "little") + len(packed).to_bytes(4, "little") + packed
 
 
+def cache():
+    """Two samples of two bytes and a text, each made of one by flat_map(), as SampleFile has them."""
+    def numbers(*values):
+        return b"".join(value.to_bytes(8, "little") for value in values)
+
+    data = b"abcdhello"
+    index = numbers(1) + b"w" + numbers(0, 0, 1) + numbers(2, 2, 0, 4, 2, 0, 2, 2, 5, 2, 6, 7, 2, 8, 9)
+    return bytes([len(data)]) + data + index
+
+
 def with_size(point):
     return point + bytes([len(point)])
 
@@ -73,7 +83,7 @@ FILES = [
     (2, npz(zipfile.ZIP_STORED)), (2, npz(zipfile.ZIP_DEFLATED)), (3, tensors()), (4, bytes([3, 50]) + bytes(3072)),
     (6, gzip.compress(b"n\n1\n" * 50, mtime=0) + with_size(bytes([1, 250]))),
     (6, gzip.compress(b"n\n1\n" * 50, mtime=0) + with_size(bytes([0, 3]) + bytes(8) + window(b"n\n1\n" * 9) + bytes([99]))),
-    (7, b"1 0 18446744073709551615"), (7, b"3 7:AAAAAAAAAAAA 1"),
+    (8, cache()), (7, b"1 0 18446744073709551615"), (7, b"3 7:AAAAAAAAAAAA 1"),
     (5, tar(tarfile.USTAR_FORMAT)), (5, tar(tarfile.GNU_FORMAT)), (5, tar(tarfile.PAX_FORMAT)),
 ]
 for number, (kind, content) in enumerate(FILES):

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Gives the readers of binary files whatever libFuzzer comes up with: they refuse it or read it, take no more memory
-// than the file explains, and say the same of a sample whether it is read alone or after others. So with saved places.
+// than the file explains, and say the same of a sample whether it is read alone or after others. So with saved places,
+// and with caches.
 #include "railyard/data/cifar_source.hpp"
 #include "railyard/data/detail/place.hpp"
+#include "railyard/data/detail/sample_file.hpp"
 #include "railyard/data/gzip.hpp"
 #include "railyard/data/idx_source.hpp"
 #include "railyard/data/npy_source.hpp"
@@ -16,9 +18,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include <fcntl.h>
 
 namespace ry = railyard;
 
@@ -66,7 +72,7 @@ void check_gzip(const std::string& path, std::string_view bytes) {
   if (bytes.empty()) return;
   const std::size_t size = std::min<std::size_t>(static_cast<unsigned char>(bytes.back()), bytes.size() - 1);
   const std::string_view point = bytes.substr(bytes.size() - 1 - size, size);
-  ry::detail::CompressedInput input{path};
+  ry::detail::CompressedInput input{path, "gzip"};
   const std::string_view piece = input.next();
   const std::size_t left = point.empty() ? 0 : piece.size() * static_cast<unsigned char>(point.back()) / 256;
   ry::detail::WireWriter saved;
@@ -83,6 +89,38 @@ void check_gzip(const std::string& path, std::string_view bytes) {
   }
 }
 
+// The file of a cache whose sums are right, whatever its index says: that is refused, or a sample is the same alone and
+// after others. The first byte says how much of the rest are samples.
+void check_cache(std::string_view bytes) {
+  if (bytes.empty()) return;
+  const std::size_t size = std::min<std::size_t>(static_cast<unsigned char>(bytes.front()), bytes.size() - 1);
+  std::string file{bytes.substr(1, size)};
+  auto index = ry::detail::IndexBytes<>::read(std::string{bytes.substr(1 + size)});
+  if (!index) return;
+  ry::detail::PageHashes hashes;
+  hashes.add(std::as_bytes(std::span{file}));
+  index->page_hashes = hashes.finish();
+  const std::string text = ry::detail::IndexBytes<>::write(*index);
+  const ry::detail::SampleFileTail tail{text.size(), ry::detail::digest_of(std::as_bytes(std::span{text}))};
+  file += text;
+  file.append(reinterpret_cast<const char*>(&tail), sizeof tail);
+  const std::string& path = fuzz::write_file(file);
+  const auto schema = std::make_shared<const ry::Schema>(
+      ry::Schema{{.name = "x", .dtype = ry::Dtype::u8, .shape = {2}}, ry::Field::text("t")});
+  const ry::detail::SampleFile<> cache{ry::detail::Descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)}, path,
+                                       schema};
+  std::vector<std::uint64_t> places(std::min<std::uint64_t>(cache.count(), 64));
+  std::iota(places.begin(), places.end(), std::uint64_t{0});
+  const ry::Block all = cache.read(places);
+  fuzz::require(all.rows() == places.size());
+  for (const std::uint64_t place : places) {
+    const std::uint64_t only[] = {place};
+    const ry::Block one = cache.read(only);
+    fuzz::require(fuzz::are_equal(all, place, one, 0));
+    fuzz::require(one.ids()[0] == all.ids()[place] && one.sibling(0) == all.sibling(place));
+  }
+}
+
 // A place that is read is written as it was.
 void check_place(std::string_view text) {
   if (const auto place = ry::detail::place_of_text(text)) {
@@ -91,7 +129,7 @@ void check_place(std::string_view text) {
 }
 
 void read(std::uint8_t format, const std::string& path, std::string_view bytes) {
-  switch (format % 8) {
+  switch (format % 9) {
     case 0:
       return check(ry::NpySource{{{"x", path}}});
     case 1:
@@ -106,8 +144,10 @@ void read(std::uint8_t format, const std::string& path, std::string_view bytes) 
       return check_tar(path);
     case 6:
       return check_gzip(path, bytes);
-    default:
+    case 7:
       return check_place(bytes);
+    default:
+      return check_cache(bytes);
   }
 }
 

@@ -13,17 +13,18 @@ if ! command -v clang++ >/dev/null; then
 fi
 mkdir -p "$folder"
 cd "$folder"
-rm -rf corpus texts binaries pictures messages && mkdir corpus texts binaries pictures messages
-for name in checkpoint network text binary image; do
+rm -rf corpus texts binaries pictures messages frames && mkdir corpus texts binaries pictures messages frames
+for name in checkpoint network text binary image zstd; do
   # To note what is compared, most of it by the sanitizers, takes as long as to run what is tried: text, which takes the
-  # longest and is told apart by single characters, does without.
+  # longest and is told apart by single characters, does without. That of zstd keeps what libzstd frees.
+  own=()
   case $name in
-    text) compares=(-fno-sanitize-coverage=trace-cmp) ;;
-    *) compares=() ;;
+    text) own=(-fno-sanitize-coverage=trace-cmp) ;;
+    zstd) own=(-Wl,--wrap=ZSTD_createDStream) ;;
   esac
-  clang++ -std=c++20 -O2 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "${compares[@]}" \
+  clang++ -std=c++20 -O2 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "${own[@]}" \
     -I"$root/include" -I"$root/tests" "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lssl -lcrypto -lfmt -lz \
-    -lpng -ljpeg -pthread
+    -lpng -ljpeg -lzstd -pthread
 done
 
 # It begins with what a checkpoint really holds.
@@ -52,9 +53,13 @@ printf '\x02\x03\0\0\0\x01abc................' >messages/frame
 printf '\x04\x01\x02\x03key\x02\x01\x10\x01\0\0\0\x03\0\0\0keyvalue!\x01\x02\x03key' >messages/requests
 posting=7261696c7961726420310a686f737420610a706f727420310a67656e65726174696f6e20300a
 printf '\x03cmd=response_to_init rc=0\ncmd=get_result rc=0 value=%s\ncmd=barrier_out\n' $posting >messages/launcher
-# Here it says which format the rest is: NPY, IDX, NPZ, safetensors, CIFAR, tar, gzip and a point in it, or a place; of
-# a picture, in how many colours.
+# Here it says which format the rest is: NPY, IDX, NPZ, safetensors, CIFAR, tar, gzip and a point in it, a place, or a
+# cache; of a picture, in how many colours.
 python3 "$root/tests/fuzz/binaries.py" binaries pictures
+# A frame of zstd and one that is to be skipped, and one of a byte many times over; then where to go on, and how much is
+# asked for at once.
+printf '\x28\xb5\x2f\xfd\x20\x04\x21\x00\x00n\n1\n\x50\x2a\x4d\x18\x03\x00\x00\x00abc\x00\x07' >frames/raw
+printf '\x28\xb5\x2f\xfd\x20\x40\x03\x02\x00a\x00\x07' >frames/repeated
 # What a run frees is watched until long after the run. Where memory came from is not kept: an input that is left tells
 # that when it is run again, without these options.
 export ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=1
@@ -66,9 +71,10 @@ try() {
   mkdir -p "found/$1"
   # To weigh inputs by how rare is what they do (-entropic) takes as long as to run them. Nobody else adds inputs
   # (-reload). No input of 4 KiB explains one allocation of 16 MB: zlib makes 4 MiB of so much at most, and libpng may
-  # take 8 MB for a part of a file.
+  # take 8 MB for a part of a file. Of zstd a frame may ask for a window of 128 MiB, for which its target takes the next
+  # power of two.
   if ! (cd "$memory" && "$here/$1_fuzz" -runs="$runs" -max_len="$2" -entropic=0 -reload=0 -timeout=10 \
-    -rss_limit_mb=2048 -malloc_limit_mb=16 -artifact_prefix="$here/" "$here/found/$1" "$here/$3") >"$1.log" 2>&1; then
+    -rss_limit_mb=2048 -malloc_limit_mb="${4:-16}" -artifact_prefix="$here/" "$here/found/$1" "$here/$3") >"$1.log" 2>&1; then
     tail -n 60 "$1.log"
     exit 1
   fi
@@ -81,3 +87,4 @@ try network 512 messages
 try text 256 texts
 try binary 4096 binaries
 try image 4096 pictures
+try zstd 1024 frames 300

@@ -13,6 +13,7 @@ fi
 root=$PWD
 source tools/packages.sh
 source tests/launch/slurm_cluster.sh
+source tests/launch/slow_hosts.sh
 source tests/launch/three_hosts.sh
 parts=("$@")
 [ $# != 0 ] || parts=(mpi slurm torchrun kubernetes hosts regroup three)
@@ -39,9 +40,9 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-"$(railyard_cxx)" -std=c++20 -O1 -Iinclude tests/launch/show_launch.cpp -o "$folder/show_launch" -lfmt -lssl -lcrypto -pthread
+railyard_compile -std=c++20 -O1 -Iinclude tests/launch/show_launch.cpp -o "$folder/show_launch" -lfmt -lssl -lcrypto -pthread
 case " ${parts[*]} " in *" slurm "* | *" torchrun "* | *" regroup "*)
-  "$(railyard_cxx)" -std=c++20 -O1 -Iinclude -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_LAUNCHED=1 tests/launch/counts.cpp \
+  railyard_compile -std=c++20 -O1 -Iinclude -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_LAUNCHED=1 tests/launch/counts.cpp \
     -o "$folder/counts" -lgloo -lfmt -lssl -lcrypto -lz -lzstd -pthread
   ;;
 esac
@@ -89,7 +90,22 @@ check_training() {
   local expected
   expected="$1 workers, weights $(weights_of "$1")"
   [ "$(grep -c -x -F "$expected" "$log")" = 1 ] || fail "$2 did not train to: $expected"
+  sed -n "s/^$1 workers, weights /${2%%[0-9]*} $1 /p" "$log" >>"$folder/trained"
   echo "ok: $2: $expected"
+}
+
+# compare_launchers LAUNCHER...: each of them has trained on 1, 2 and 4 ranks, and the same number of ranks to the same
+# weights under every one.
+compare_launchers() {
+  local launcher ranks
+  cp "$folder/trained" "$log"
+  for launcher in "$@"; do
+    for ranks in 1 2 4; do
+      [ "$(grep -c "^$launcher $ranks " "$log")" -ge 1 ] || fail "$launcher has not trained on $ranks ranks"
+    done
+  done
+  [ "$(sed -n 's/^[a-z]* \([124] .*\)/\1/p' "$log" | sort -u | wc -l)" = 3 ] || fail "launchers do not train to the same"
+  echo "ok: $*: the same weights on 1, 2 and 4 ranks: $(cut -d ' ' -f 2- "$log" | grep '^[124] ' | sort -u | paste -s -d ';')"
 }
 
 # train NUM_WORKERS WORKERS_PER_PROCESS NAME COMMAND...
@@ -114,9 +130,12 @@ run_mpi() {
   done
   export PROCESSES
   PROCESSES=1 MPIRUN=mpirun.openmpi train 1 1 mpi1 bash examples/launch/mpirun.sh
+  PROCESSES=2 MPIRUN=mpirun.openmpi train 2 1 mpi2 bash examples/launch/mpirun.sh
   PROCESSES=2 MPIRUN=mpirun.openmpi train 4 2 mpi4 bash examples/launch/mpirun.sh
+  PROCESSES=1 MPIRUN=mpiexec.hydra train 1 1 hydra1 bash examples/launch/mpirun.sh
   PROCESSES=2 MPIRUN=mpiexec.hydra train 2 1 hydra2 bash examples/launch/mpirun.sh
   PROCESSES=4 MPIRUN=mpiexec.hydra train 4 1 hydra4 bash examples/launch/mpirun.sh
+  launchers+=(mpi hydra)
 }
 
 slurm_script() { printf '#!/usr/bin/env bash\n#SBATCH --output=%s\n%s\n' "$log" "$1" >"$folder/script"; }
@@ -163,7 +182,10 @@ run_slurm() {
   rm "$log"
   sbatch --wait --output="$log" examples/launch/slurm.sbatch "$digits" "$data" 1 "$folder/runs" slurm3 >/dev/null || fail sbatch
   check_training 3 slurm3
+  train 1 1 slurm1 srun -N1 --ntasks-per-node=1
+  train 2 1 slurm2 srun -N2 --ntasks-per-node=1
   train 4 2 slurm4 srun -N2 --ntasks-per-node=1
+  launchers+=(slurm)
 
   local list
   for list in 'n1' 'n[1-3]' 'a[01-03,7],b' 'n[8-11]' 'n[098-101]' 'c[1-2]-ib[5-6]' 'rack-3-node[12],x[1,3]' 'a,b,c[3-3]'; do
@@ -193,6 +215,13 @@ run_slurm_spaces() {
 
 # says TEXT FILE...: waits until a line of the files holds the text.
 says() { wait_until 60 grep -q -F -- "$1" "${@:2}" || { cat "${@:2}" >"$log.all" && mv "$log.all" "$log" && fail "no \"$1\""; }; }
+
+# kill_in FILE LABEL: kills the process that has said its number in a file last, behind a label. A launcher may bring what
+# one process says after what another has said later.
+kill_in() {
+  wait_until 60 grep -q "^$2process [0-9]" "$1" || { cat "$1" && fail "no \"$2process\""; }
+  kill -9 "$(sed -n "s/^$2process //p" "$1" | tail -n 1)"
+}
 
 # What would be refused again is not put into the queue again.
 run_refused() {
@@ -235,7 +264,7 @@ run_no_kill() {
     "$counts" "$folder/go" "$folder/runs" no_kill 2 3 >"$log" 2>&1 &
   step=$!
   says "[rank 2] stands still at step 5" "$log"
-  kill -9 "$(sed -n "s/^1: process //p" "$log")"
+  kill_in "$log" "1: "
   wait_until 60 eval "[ \$(grep -c 'stands still at step 5' '$log') = 5 ]" || fail "the two that are left do not go on"
   touch "$folder/go"
   wait "$step" || true # one process has ended badly
@@ -252,13 +281,38 @@ run_killed() {
       >"$folder/node$node.log" 2>&1 &
   done
   says "[rank 1] stands still at step 5" "${logs[@]}"
-  kill -9 "$(sed -n 's/^process //p' "$folder/node$1.log" | tail -n 1)"
+  kill_in "$folder/node$1.log" ""
   says "TORCHELASTIC_RESTART_COUNT=1" "${logs[@]}"
   touch "$folder/go"
   wait
   says "[rank 0] begins at step 5" "${logs[@]}"
   says "sum 570" "${logs[@]}"
   rm -rf "$folder/runs/killed"
+}
+
+# Where a process ends before it meets the others, its agent counts a restart, and the other agent does not.
+run_uneven() {
+  local node
+  cat >"$folder/fails_early" <<SCRIPT
+#!/usr/bin/env bash
+echo "is told of attempt \$TORCHELASTIC_RESTART_COUNT"
+if [ \$NODE = 2 ] && [ \$TORCHELASTIC_RESTART_COUNT = 0 ]; then exit 1; fi
+exec '$counts' '$folder/go' '$folder/runs' uneven
+SCRIPT
+  chmod 755 "$folder/fails_early"
+  touch "$folder/go"
+  for node in 1 2; do
+    NODE=$node PROCESSES_PER_NODE=1 timeout 180 bash examples/launch/torchrun.sh "$folder/fails_early" \
+      >"$folder/node$node.log" 2>&1 &
+  done
+  wait
+  cat "$folder"/node[12].log >"$log"
+  [ "$(grep -c -x "sum 570" "$log")" = 1 ] || fail "processes that are told of different attempts do not meet"
+  for node in 1 2; do
+    [ "$(grep "is told of attempt" "$folder/node$node.log" | tail -n 1)" = "is told of attempt $((node - 1))" ] ||
+      fail "node $node is told of another attempt"
+  done
+  echo "ok: processes that are told of different attempts agree in torchrun's store"
 }
 
 # Prints the first address of this host that is not the loopback's.
@@ -274,6 +328,7 @@ run_torchrun() {
   export TORCHRUN="$python -m torch.distributed.run"
   PROCESSES_PER_NODE=3 bash examples/launch/torchrun.sh "$show" >"$log" 2>&1 || fail "torchrun on one host"
   expect 3 "of 3 here" "/railyard-torchrun-" "torchrun: RANK="
+  PROCESSES_PER_NODE=1 train 1 1 torchrun1 bash examples/launch/torchrun.sh
   PROCESSES_PER_NODE=2 train 2 1 torchrun2 bash examples/launch/torchrun.sh
 
   # Two agents of this host that call it by an address which other hosts could reach, and so believe to be on two.
@@ -308,8 +363,10 @@ SCRIPT
   wait
   cat "$folder"/node[12].log >"$log"
   check_training 4 torchrun4
+  launchers+=(torchrun)
   run_killed 1
   run_killed 2
+  run_uneven
   echo "ok: a run of which a process was killed goes on when torchrun starts it again"
   unset RAILYARD_SECRET
 }
@@ -385,7 +442,9 @@ run_hosts() {
   [ "$(grep -c "is set to go by TLS, and the process that leads without it" "$log")" -ge 2 ] || fail "differing in TLS"
   echo "ok: where one has TLS and the other has not, both say so"
 
+  train_limited "$trained"
   export RAILYARD_SECRET=0123456789abcdef0123456789abcdef
+  train_delayed "$trained"
   for tls in 0 1; do train_attacked "$tls" "$trained"; done
 }
 
@@ -446,7 +505,9 @@ run_regroup() {
   echo "ok: two hosts go on without the one that led, whose link was pulled"
 }
 
+launchers=()
 for part in "${parts[@]}"; do
   echo "== $part"
   "run_$part"
 done
+if [ ${#launchers[@]} != 0 ]; then compare_launchers "${launchers[@]}"; fi

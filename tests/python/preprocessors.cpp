@@ -4,6 +4,8 @@
 // Reads numbers.f64 and floats.f32 (samples x columns), texts.txt (a line per sample) and integers.i64, and of samples
 // that are transformed without having been learned from new_numbers.f64, new_texts.txt and new_integers.i64; writes a
 // file of f64 per preprocessor.
+#include "railyard/data/chain.hpp"
+#include "railyard/data/concatenator.hpp"
 #include "railyard/data/encoders.hpp"
 #include "railyard/data/imputer.hpp"
 #include "railyard/data/normalizer.hpp"
@@ -94,6 +96,15 @@ void run_all(const Experiment& experiment) {
   experiment.write("l1", ry::Normalizer{{.columns = numbers, .norm = ry::Norm::l1}}.transform(full), "numbers");
   experiment.write("l2", ry::Normalizer{{.columns = numbers, .norm = ry::Norm::l2}}.transform(full), "numbers");
   experiment.write("max", ry::Normalizer{{.columns = numbers, .norm = ry::Norm::max}}.transform(full), "numbers");
+  const ry::Chain chain{ry::SimpleImputer{{.columns = numbers, .with = ry::Impute::median}},
+                        ry::StandardScaler{{.columns = numbers}}, ry::MinMaxScaler{{.columns = numbers}}};
+  experiment.run("chain", chain);
+  experiment.run_fresh("chain_fresh", chain);
+  experiment.run("joined",
+                 ry::Chain{mean, ry::StandardScaler{{.columns = numbers}}, ry::OneHotEncoder{{.columns = {"texts"}}},
+                           ry::OrdinalEncoder{{.columns = {"integers"}}},
+                           ry::Concatenator{{.columns = {"texts", "numbers", "integers"}, .dtype = ry::Dtype::f64}}},
+                 "data");
   for (const std::string column : {"texts", "integers"}) {
     experiment.run("one_hot_" + column, ry::OneHotEncoder{{.columns = {column}}}, column);
     experiment.run("ordinal_" + column, ry::OrdinalEncoder{{.columns = {column}}}, column);

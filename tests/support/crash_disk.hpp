@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A disk that remembers what a power cut would leave of it, and one that fails.
+// A disk that remembers what a power cut would leave of it.
 #pragma once
 
 #include "sanitizers.hpp"
@@ -9,9 +9,7 @@
 #include "support/file_content.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -158,6 +156,17 @@ class RecordingFiles : public railyard::detail::Files {
   std::mutex mutex_{};  // a run's files are changed on several threads
 };
 
+/// Says what whoever reads a folder after a power cut cannot tell apart: its entries are units, of which each is read
+/// by itself. So all states are looked at if each state of a unit is, in one state of the others, and each combination
+/// of what the reader takes units for.
+struct CrashUnits {
+  std::string folder{};  ///< in the root, where nothing else is
+  /// Whether a unit of this name is never read, and only removed: then what is in its files does not matter.
+  std::function<bool(const std::string& name)> is_unread{};
+  /// What the reader takes a unit for.
+  std::function<std::string(const std::string& name, const Tree& unit)> kind{};
+};
+
 /// Knows, after some changes, in which states a power cut can leave the disk. What was not synchronised may be there or
 /// not: the entries of a directory each by itself, the content of a file in whole, in part, or as zeros.
 class CrashModel {
@@ -219,6 +228,22 @@ class CrashModel {
     Tree tree;
     return visit_node(0, "", tree, [&] { return visit(std::as_const(tree)); });
   }
+  /// Does so with enough of them that all are looked at, of what is told apart.
+  template <class Visit>
+  bool visit_units(const CrashUnits& units, const Visit& visit) const {
+    for (const Entries& top : all_entries_of(nodes_.front())) {
+      const auto folder = top.find(units.folder);
+      if (folder == top.end() && !visit(Tree{})) return false;
+      if (folder == top.end()) continue;
+      for (const Entries& entries : all_entries_of(nodes_[static_cast<std::size_t>(folder->second)])) {
+        std::vector<UnitStates> all;
+        for (const auto& [name, child] : entries) all.push_back(states_of(child, name, units));
+        const Tree tree{{units.folder, std::nullopt}};
+        if (!visit_kinds(all, 0, tree, visit) || !visit_rest(all, tree, visit)) return false;
+      }
+    }
+    return true;
+  }
   /// Returns one drawn at random.
   [[nodiscard]] Tree draw(std::mt19937& random) const {
     Tree tree;
@@ -241,6 +266,48 @@ class CrashModel {
     Entries durable_entries{};
     std::vector<EntryChange> pending{};
   };
+
+  // Of a unit, by what the reader takes it for.
+  using UnitStates = std::map<std::string, std::vector<Tree>>;
+  [[nodiscard]] UnitStates states_of(int number, const std::string& name, const CrashUnits& units) const {
+    UnitStates states;
+    Tree unit;
+    const auto add = [&] {
+      states[units.kind(name, unit)].push_back(unit);
+      return true;
+    };
+    visit_node(number, path_in(units.folder, name), unit, add, units.is_unread(name));
+    return states;
+  }
+  // Each combination of kinds.
+  template <class Visit>
+  bool visit_kinds(const std::vector<UnitStates>& all, std::size_t at, const Tree& tree, const Visit& visit) const {
+    if (at == all.size()) return visit(tree);
+    return std::all_of(all[at].begin(), all[at].end(), [&](const auto& of_kind) {
+      Tree more = tree;
+      more.insert(of_kind.second.front().begin(), of_kind.second.front().end());
+      return visit_kinds(all, at + 1, more, visit);
+    });
+  }
+  // Each state that is not the first of its kind, beside the first ones of the others.
+  template <class Visit>
+  bool visit_rest(const std::vector<UnitStates>& all, const Tree& tree, const Visit& visit) const {
+    for (std::size_t at = 0; at < all.size(); ++at) {
+      Tree others = tree;
+      for (std::size_t other = 0; other < all.size(); ++other) {
+        const Tree& first = all[other].begin()->second.front();
+        if (other != at) others.insert(first.begin(), first.end());
+      }
+      for (const auto& [kind, units] : all[at]) {
+        for (std::size_t i = 1; i < units.size(); ++i) {
+          Tree more = others;
+          more.insert(units[i].begin(), units[i].end());
+          if (!visit(more)) return false;
+        }
+      }
+    }
+    return true;
+  }
 
   static std::string name_of(const std::string& path) { return fs::path{path}.filename().string(); }
   [[nodiscard]] int folder_of(const std::string& path) const { return find(fs::path{path}.parent_path().string()); }
@@ -305,10 +372,12 @@ class CrashModel {
   }
 
   // Puts each state of a node into the tree in turn and calls then(), which goes on with what comes after it there.
-  bool visit_node(int number, const std::string& path, Tree& tree, const std::function<bool()>& then) const {
+  // is_unread: files have one content each.
+  bool visit_node(int number, const std::string& path, Tree& tree, const std::function<bool()>& then,
+                  bool is_unread = false) const {
     const Node& node = nodes_[static_cast<std::size_t>(number)];
     if (!node.is_directory) {
-      for (std::size_t choice = 0; choice < choices_of(node); ++choice) {
+      for (std::size_t choice = 0; choice < (is_unread ? 1 : choices_of(node)); ++choice) {
         tree[path] = content_of(node, choice);
         if (!then()) return false;
       }
@@ -317,16 +386,16 @@ class CrashModel {
     }
     if (!path.empty()) tree[path] = std::nullopt;
     for (const Entries& entries : all_entries_of(node)) {
-      if (!visit_entries(entries.begin(), entries.end(), path, tree, then)) return false;
+      if (!visit_entries(entries.begin(), entries.end(), path, tree, then, is_unread)) return false;
     }
     tree.erase(path);
     return true;
   }
   bool visit_entries(Entries::const_iterator entry, Entries::const_iterator end, const std::string& folder, Tree& tree,
-                     const std::function<bool()>& then) const {
+                     const std::function<bool()>& then, bool is_unread) const {
     if (entry == end) return then();
-    return visit_node(entry->second, path_in(folder, entry->first), tree,
-                      [&] { return visit_entries(std::next(entry), end, folder, tree, then); });
+    const auto rest = [&] { return visit_entries(std::next(entry), end, folder, tree, then, is_unread); };
+    return visit_node(entry->second, path_in(folder, entry->first), tree, rest, is_unread);
   }
 
   void draw_node(int number, const std::string& path, Tree& tree, std::mt19937& random) const {
@@ -371,6 +440,7 @@ class CrashModel {
 struct CutCount {
   std::size_t num_moments = 0;
   std::size_t num_exhaustive = 0;  // of which all states were looked at
+  std::size_t num_by_units = 0;    // of which all were that the reader can tell apart
   double num_possible = 0;         // at all moments together
   double num_tried = 0;            // of those, the ones that were looked at before included
   std::size_t num_looked_at = 0;
@@ -380,19 +450,21 @@ struct CutCount {
     text.precision(4);
     text << num_looked_at << " states are looked at, which stand for " << num_tried << " of the " << num_possible
          << " that power cuts leave at " << num_moments << " moments: all of those at " << num_exhaustive
-         << " of them, a seeded sample at the others";
+         << " of them, ";
+    if (num_by_units > 0) text << "all that the reader can tell apart at " << num_by_units << ", ";
+    text << "a seeded sample at the others";
     return text.str();
   }
 };
 
 /// Calls visit(state) with the states in which a power cut can leave the disk after some number of changes, of which it
 /// had `begin` at least, until it returns false: all of them at a moment at which there are at most `most_at_once`, or
-/// else a sample.
+/// else a sample, and all that can be told apart, where it is known what that is.
 template <class Visit>
 void visit_crash_states(const Tree& before, const std::vector<DiskChange>& changes, std::size_t begin, CutCount& count,
-                        const Visit& visit) {
-  constexpr double most_at_once = is_sanitized ? 500 : 3000;
-  constexpr int num_drawn = is_sanitized ? 60 : 300;
+                        const Visit& visit, const CrashUnits* units = nullptr) {
+  constexpr double most_at_once = is_sanitized ? 150 : 3000;
+  constexpr int num_drawn = is_sanitized ? 20 : 300;
   std::mt19937 random{1};
   std::unordered_set<std::size_t> seen;
   const auto look = [&](const Tree& state) {
@@ -409,6 +481,7 @@ void visit_crash_states(const Tree& before, const std::vector<DiskChange>& chang
       ++count.num_moments;
       const double num_states = model.num_states();
       count.num_possible += num_states;
+      const double num_tried = count.num_tried;
       if (num_states <= most_at_once) {
         ++count.num_exhaustive;
         if (!model.visit_all(look)) return;
@@ -416,121 +489,15 @@ void visit_crash_states(const Tree& before, const std::vector<DiskChange>& chang
         for (int drawn = 0; drawn < num_drawn; ++drawn) {
           if (!look(model.draw(random))) return;
         }
+        if (units != nullptr && !is_sanitized) {
+          ++count.num_by_units;
+          if (!model.visit_units(*units, look)) return;
+          count.num_tried = num_tried + num_states;
+        }
       }
     }
     if (i < changes.size()) model.apply(changes[i]);
   }
 }
-
-/// Lets one call fail as the system would let it, or kills the process there.
-class FailingFiles : public railyard::detail::Files {
- public:
-  enum class How {
-    fails,
-    fails_for_good,  // and so do all later calls
-    writes_less,
-    renames_all_the_same,
-    dies_before,
-    dies_after
-  };
-
-  /// The call with this number, counted from 0, is the one.
-  FailingFiles(int number, int error, How how = How::fails) : number_(number), error_(error), how_(how) {}
-
-  [[nodiscard]] int num_calls() const { return num_calls_; }
-  /// What the call was that has failed first; empty if none has.
-  [[nodiscard]] const std::string& failed() const { return failed_; }
-
-  int make_directory(const Path& path) override {
-    return call("mkdir", [&] { return Files::make_directory(path); });
-  }
-  int create(const Path& path) override {
-    return call("create", [&] { return Files::create(path); });
-  }
-  int open_directory(const Path& path) override {
-    return call("open", [&] { return Files::open_directory(path); });
-  }
-  int open_at(int directory, const char* name, int flags) override {
-    return call("open at", [&] { return Files::open_at(directory, name, flags); });
-  }
-  ssize_t read_at(int fd, std::byte* to, std::size_t size, off_t at) override {
-    return call("read", [&] { return Files::read_at(fd, to, size, at); });
-  }
-  int status(const Path& path, struct stat& status) override {
-    return call("stat", [&] { return Files::status(path, status); });
-  }
-  int status_of(int fd, struct stat& status) override {
-    return call("fstat", [&] { return Files::status_of(fd, status); });
-  }
-  int lock(int fd, int operation) override {
-    return call("lock", [&] { return Files::lock(fd, operation); });
-  }
-  int lock(int fd, int command, struct flock& lock) override {
-    return call("lock", [&] { return Files::lock(fd, command, lock); });
-  }
-  int touch(int fd) override {
-    return call("touch", [&] { return Files::touch(fd); });
-  }
-  ssize_t write(int fd, const std::byte* from, std::size_t size) override {
-    if (how_ == How::writes_less && num_calls_ == number_) size = (size + 1) / 2;
-    return call("write", [&] { return Files::write(fd, from, size); });
-  }
-  int open(const Path& path, int flags) override {
-    return call("open file", [&] { return Files::open(path, flags); });
-  }
-  ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) override {
-    return call("write at", [&] { return Files::write_at(fd, from, size, at); });
-  }
-  int truncate(int fd, off_t size) override {
-    return call("truncate", [&] { return Files::truncate(fd, size); });
-  }
-  int sync_data(int fd) override {
-    return call("sync data", [&] { return Files::sync_data(fd); });
-  }
-  int write_back(int fd, std::size_t begin, std::size_t size, bool waits) override {
-    return call("write_back", [&] { return Files::write_back(fd, begin, size, waits); });
-  }
-  int sync(int fd) override {
-    return call("sync", [&] { return Files::sync(fd); });
-  }
-  int close(int fd) override {
-    return call("close", [&] { return Files::close(fd); });
-  }
-  int rename(const Path& from, const Path& to) override {
-    return call("rename", [&] { return Files::rename(from, to); });
-  }
-  int unlink(const Path& path) override {
-    return call("unlink", [&] { return Files::unlink(path); });
-  }
-  int remove_directory(const Path& path) override {
-    return call("rmdir", [&] { return Files::remove_directory(path); });
-  }
-  int list(const Path& path, std::vector<std::string>& names) override {
-    return call("list", [&] { return Files::list(path, names); });
-  }
-
- private:
-  template <class Real>
-  auto call(const std::string& name, const Real& real) -> decltype(real()) {
-    const int number = num_calls_++;
-    const bool is_chosen = number == number_ || (how_ == How::fails_for_good && number > number_);
-    if (!is_chosen || how_ == How::writes_less) return real();
-    if (how_ == How::dies_before) ::raise(SIGKILL);
-    // Whatever close says, the descriptor is closed.
-    const bool is_done =
-        how_ == How::dies_after || name == "close" || (how_ == How::renames_all_the_same && name == "rename");
-    if (is_done) real();
-    if (how_ == How::dies_after) ::raise(SIGKILL);
-    if (failed_.empty()) failed_ = name;
-    errno = error_;
-    return -1;
-  }
-
-  int number_;
-  int error_;
-  How how_;
-  int num_calls_ = 0;
-  std::string failed_{};
-};
 
 }  // namespace railyard_test

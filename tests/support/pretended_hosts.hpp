@@ -13,10 +13,12 @@ namespace railyard_test {
 
 namespace ry = railyard;
 
-/// Returns the world of a rank if the first half of the ranks were on one host and the others on another.
+/// Returns the world of a rank if the first half of the ranks were on one host and the others on another, with nothing
+/// but libgloo between them.
 inline ry::World on_two_hosts(ry::World world) {
   if (world.size < 2) return world;
   const int first = world.size / 2;
+  world.connector.reset();
   world.num_nodes = 2;
   world.node = world.rank < first ? 0 : 1;
   world.local_rank = world.rank - world.node * first;

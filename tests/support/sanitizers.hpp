@@ -16,4 +16,10 @@ inline constexpr bool is_sanitized = false;
 inline constexpr bool is_sanitized = false;
 #endif
 
+/// What of many repetitions is left with a sanitizer, which takes many times as long for each.
+template <class Number>
+[[nodiscard]] constexpr Number fewer(Number number) noexcept {
+  return is_sanitized ? (number + 2) / 3 : number;
+}
+
 }  // namespace railyard_test

@@ -167,6 +167,7 @@ class TestNccl {
     return std::make_unique<TestNccl>(world, store, deadline);
   }
   [[nodiscard]] ry::Device device() const noexcept { return nccl_->device(); }
+  [[nodiscard]] ry::DeviceLine* device_line(const ry::Deadline& deadline) { return nccl_->device_line(deadline); }
 
   auto all_reduce(ry::Buffer data, ry::ReduceOp op, const ry::Call& call) { return nccl_->all_reduce(data, op, call); }
   auto reduce_scatter(ry::ConstBuffer in, ry::Buffer out, ry::ReduceOp op, const ry::Call& call) {

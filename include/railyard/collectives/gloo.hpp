@@ -26,7 +26,7 @@ namespace railyard::inline v0_1 {
 /// Names what Gloo moves values by.
 enum class GlooTransport {
   automatic,  ///< shared memory among the ranks of a host that see each other's, TCP between hosts
-  tcp,        ///< TCP between any two ranks, in any case
+  tcp,        ///< a connection between any two ranks, in any case: those of World::connector, else libgloo's TCP
 };
 
 /// Joins processes or threads, of one host or several. Reductions add in the order of ranks, those of a host first
@@ -34,8 +34,8 @@ enum class GlooTransport {
 /// on the transport either. Costs: by shared memory those of SharedMemory; by TCP see detail/mesh.hpp, and one thread
 /// for each object; of several hosts see detail/gloo_hosts.hpp.
 ///
-/// SIGPIPE, by TCP: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call
-/// has caused is taken back. The process's disposition is not touched.
+/// SIGPIPE, by libgloo's TCP: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that
+/// a call has caused is taken back. The process's disposition is not touched.
 class Gloo {
  public:
   static constexpr std::string_view name = "Gloo";
@@ -43,7 +43,8 @@ class Gloo {
   static constexpr DeviceKind device_kind = DeviceKind::cpu;
 
   struct Options {
-    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only. If
+    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only, which is
+    /// not what World::connector of Processes and Threads connects by. If
     /// empty, the loopback's for ranks of one host, else the one that World names.
     std::string host{};
     GlooTransport transport = GlooTransport::automatic;
@@ -69,7 +70,8 @@ class Gloo {
       try {
         return std::unique_ptr<Gloo>{new Gloo{SharedMemory::connect({}, world, store, deadline)}};
       } catch (const ConfigError& error) {  // which all ranks get alike
-        if (world.rank == 0) fmt::print(stderr, "railyard: Gloo uses TCP on one host: {}\n", error.what());
+        if (world.rank == 0)
+          fmt::print(stderr, "railyard: Gloo connects ranks of one host without shared memory: {}\n", error.what());
       }
     }
     auto gloo = std::unique_ptr<Gloo>{new Gloo};

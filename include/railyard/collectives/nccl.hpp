@@ -6,14 +6,17 @@
 #include "railyard/collectives/detail/nccl_devices.hpp"
 #include "railyard/collectives/detail/nccl_group.hpp"
 #include "railyard/collectives/detail/nccl_library.hpp"
+#include "railyard/collectives/detail/nccl_line.hpp"
 #include "railyard/collectives/detail/nccl_staging.hpp"
 #include "railyard/collectives/detail/rendezvous.hpp"
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/found_devices.hpp"
+#include "railyard/core/device_line.hpp"
 #include "railyard/core/rank_connector.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -138,6 +141,8 @@ class Nccl {
   Nccl(const Nccl&) = delete;
   Nccl& operator=(const Nccl&) = delete;
   ~Nccl() {
+    line_seen_.store(nullptr);
+    line_.reset();  // while what it is the second line of is there
     // Freeing waits for the whole device. After a failure that may be for ever: the process's end frees it then.
     if (!group_->leave()) return;
     cuda_.free(word_);
@@ -167,8 +172,9 @@ class Nccl {
       return nccl_.broadcast(on.out.data, on.out.data, data.count, dtype_of(data.dtype), root, on.comm, on.stream);
     });
   }
+  /// in may be this rank's part of out.
   NcclWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
-    const auto signature = arguments(in).all_gather(in, out);
+    const auto signature = arguments(in).all_gather_in_place(in, out);
     return start(signature, call, in, out, apart, [&](const Launch& on) {
       return nccl_.all_gather(on.in.data, on.out.data, in.count, dtype_of(in.dtype), on.comm, on.stream);
     });
@@ -240,10 +246,29 @@ class Nccl {
     });
   }
 
-  void abort(std::string_view reason) noexcept { group_->abort(reason); }
+  void abort(std::string_view reason) noexcept {
+    group_->abort(reason);
+    if (Line* line = line_seen_.load()) line->end(reason);
+  }
+
+  /// Returns the second line of operations: a communicator and a stream of its own, and, where the ranks are of one
+  /// host, memory that they share for numbers of the host. All ranks call it. The first call connects them anew, which
+  /// costs as much as connect(), and memory of the device for one communicator more.
+  [[nodiscard]] DeviceLine* device_line(const Deadline& deadline) {
+    if (!line_) {
+      Options options{options_};
+      options.device = device_;
+      line_ =
+          std::make_unique<Line>(cuda_, world_, *store_, *this, connect(options, world_, *store_, deadline), deadline);
+      line_seen_.store(line_.get());
+    }
+    return line_.get();
+  }
 
  private:
   using Library = detail::NcclLibrary;
+  using Line = detail::NcclLine<Nccl>;
+  friend Line;  // which ends what waits in its owner
 
   // What an operation is launched with.
   struct Launch {
@@ -261,7 +286,9 @@ class Nccl {
   Nccl(const Options& options, const World& world, Store& store, const std::string& prefix)
       : nccl_(options.nccl_library),
         cuda_(options.cudart_library),
+        options_(options),
         world_(world),
+        store_(&store),
         device_(options.device >= 0 ? options.device
                 : world.device >= 0 ? world.device
                                     : world.local_rank),
@@ -438,11 +465,15 @@ class Nccl {
 
   detail::NcclLibrary nccl_;
   detail::CudaLibrary cuda_;
+  Options options_;
   World world_;
+  Store* store_;
   int device_;
   std::shared_ptr<detail::NcclGroup> group_{};
   detail::NcclStaging staging_;
   void* word_ = nullptr;  // on the device, for the barrier
+  std::unique_ptr<Line> line_{};
+  std::atomic<Line*> line_seen_{nullptr};  // by abort(), from another thread
 };
 static_assert(Backend<Nccl>);
 

@@ -4,6 +4,7 @@
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/float_bits.hpp"
+#include "railyard/core/detail/quotient.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 #include "railyard/core/summed_metric.hpp"
@@ -30,6 +31,7 @@ class Accuracy {
 
   /// Adds samples by the scores of all classes. Of equal scores the first is the best. NaN is better than all others,
   /// and a label whose score is NaN was not found.
+  /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
   /// Shapes: scores (samples, classes), labels (samples). Throws: DataError for a label that is no class.
   template <class Score>
   void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
@@ -45,6 +47,13 @@ class Accuracy {
       add_counts(place_of(static_cast<std::size_t>(labels[sample]), row) < options_.top_k ? 1 : 0, 1);
     }
   }
+  /// Adds the samples of a batch by the scores that a model gave them, and nothing of a batch whose size() is 0.
+  /// Example: accuracy.add(net(batch.data), batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<Accuracy, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<Accuracy, Outputs, Samples>::add(*this, outputs, batch);
+  }
   /// Adds samples by their number, and how many of them were right.
   void add_counts(std::uint64_t correct, std::uint64_t samples) noexcept {
     sums_[0] += static_cast<double>(correct);
@@ -56,7 +65,7 @@ class Accuracy {
   void reset() noexcept { sums_ = {}; }
 
   /// Right ones by all of them; NaN while nothing has been added.
-  [[nodiscard]] double value() const noexcept { return sums_[0] / sums_[1]; }
+  [[nodiscard]] double value() const noexcept { return detail::quotient(sums_[0], sums_[1]); }
   [[nodiscard]] std::uint64_t correct() const noexcept { return static_cast<std::uint64_t>(sums_[0]); }
   [[nodiscard]] std::uint64_t samples() const noexcept { return static_cast<std::uint64_t>(sums_[1]); }
   [[nodiscard]] std::span<double> sums() noexcept { return sums_; }

@@ -5,6 +5,7 @@
 #include "railyard/core/accuracy.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/float_bits.hpp"
+#include "railyard/core/detail/quotient.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 #include "railyard/core/summed_metric.hpp"
@@ -39,6 +40,7 @@ class Auc {
   }
 
   /// Adds samples: 1 is a positive one, 0 a negative one, and ignored_label is left out.
+  /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
   /// Throws: ConfigError if there are not as many scores as labels; DataError for other labels, and for NaN.
   template <class Score>
   void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
@@ -57,6 +59,13 @@ class Auc {
       counts_[static_cast<std::size_t>(labels[sample]) * options_.num_bins + bin] += 1;
     }
   }
+  /// Adds the samples of a batch by their scores, and nothing of a batch whose size() is 0.
+  /// Example: auc.add(torch::sigmoid(net(batch.data)), batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<Auc, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<Auc, Outputs, Samples>::add(*this, outputs, batch);
+  }
   /// Throws: ConfigError if the other one has another number of bins.
   void merge(const Auc& other) { detail::add_sums(counts_, other.counts_, "Auc"); }
   void reset() noexcept { std::fill(counts_.begin(), counts_.end(), 0.0); }
@@ -71,7 +80,7 @@ class Auc {
       below += negative(bin);
       positives += positive(bin);
     }
-    return pairs / (positives * below);
+    return detail::quotient(pairs, positives * below);
   }
   /// The area of the scores themselves differs from value() by at most this: 0 if no bin has samples of both classes.
   [[nodiscard]] double error_bound() const noexcept {
@@ -83,7 +92,7 @@ class Auc {
       negatives += negative(bin);
       positives += positive(bin);
     }
-    return in_one_bin / (2 * positives * negatives);
+    return detail::quotient(in_one_bin, 2 * positives * negatives);
   }
 
   /// The counts of negative samples in all bins, then of positive ones.

@@ -207,14 +207,17 @@ class Column {
   std::size_t first_ = 0;  // row of the shared memory
 };
 
-/// Holds some samples of a dataset: a column per field, and the number that each sample has in its source.
+/// Holds some samples of a dataset: a column per field, the number that each sample has in its source, and what tells
+/// samples apart that share one.
 class Block {
  public:
   Block() : schema_(std::make_shared<const Schema>()) {}
-  /// Throws: ConfigError if there are not as many columns as fields, or columns and ids differ in their rows.
-  Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, std::vector<std::uint64_t> ids)
-      : schema_(std::move(schema)), columns_(std::move(columns)), ids_(std::move(ids)) {
-    bool fits = columns_.size() == schema_->size();
+  /// siblings: as siblings() gives them. Throws: ConfigError if there are not as many columns as fields, or columns,
+  /// ids and siblings differ in their rows.
+  Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, std::vector<std::uint64_t> ids,
+        std::vector<std::uint64_t> siblings = {})
+      : schema_(std::move(schema)), columns_(std::move(columns)), ids_(std::move(ids)), siblings_(std::move(siblings)) {
+    bool fits = columns_.size() == schema_->size() && (siblings_.empty() || siblings_.size() == ids_.size());
     for (const Column& column : columns_) fits = fits && column.rows() == ids_.size();
     if (fits) return;
     throw ConfigError{detail::compose("a Block of the columns {} was given {} columns for {} samples, not all as long",
@@ -232,13 +235,23 @@ class Block {
   /// What tells a sample from all others of its source: its number there, from 0. Messages and per-sample randomness
   /// use it.
   [[nodiscard]] std::span<const std::uint64_t> ids() const noexcept { return ids_; }
+  /// What tells the samples from each other that flat_map() has made of one, and that share its id: any number, 0 for
+  /// a sample that was not made so. Empty where none was. Per-sample randomness uses it.
+  [[nodiscard]] std::span<const std::uint64_t> siblings() const noexcept { return siblings_; }
+  [[nodiscard]] std::uint64_t sibling(std::size_t row) const noexcept { return siblings_.empty() ? 0 : siblings_[row]; }
+  /// Returns other columns of the same samples. Throws: ConfigError if they do not fit.
+  [[nodiscard]] Block with(std::shared_ptr<const Schema> schema, std::vector<Column> columns) const {
+    return {std::move(schema), std::move(columns), ids_, siblings_};
+  }
 
   [[nodiscard]] Block slice(std::size_t begin, std::size_t end) const {
     Block part;
     part.schema_ = schema_;
     for (const Column& column : columns_) part.columns_.push_back(column.slice(begin, end));
-    part.ids_.assign(ids_.begin() + static_cast<std::ptrdiff_t>(begin),
-                     ids_.begin() + static_cast<std::ptrdiff_t>(end));
+    const auto first = static_cast<std::ptrdiff_t>(begin);
+    const auto last = static_cast<std::ptrdiff_t>(end);
+    part.ids_.assign(ids_.begin() + first, ids_.begin() + last);
+    if (!siblings_.empty()) part.siblings_.assign(siblings_.begin() + first, siblings_.begin() + last);
     return part;
   }
   [[nodiscard]] Block take(std::span<const std::size_t> rows) const {
@@ -246,6 +259,9 @@ class Block {
     part.schema_ = schema_;
     for (const Column& column : columns_) part.columns_.push_back(column.take(rows));
     for (const std::size_t row : rows) part.ids_.push_back(ids_[row]);
+    for (const std::size_t row : rows) {
+      if (!siblings_.empty()) part.siblings_.push_back(siblings_[row]);
+    }
     return part;
   }
 
@@ -253,6 +269,7 @@ class Block {
   std::shared_ptr<const Schema> schema_;
   std::vector<Column> columns_{};
   std::vector<std::uint64_t> ids_{};
+  std::vector<std::uint64_t> siblings_{};
 };
 
 }  // namespace railyard::inline v0_1

@@ -4,6 +4,7 @@
 
 #include "railyard/core/accuracy.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/quotient.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 #include "railyard/core/summed_metric.hpp"
@@ -27,6 +28,7 @@ class ConfusionMatrix {
   }
 
   /// Adds samples. Labels that are ignored_label are left out.
+  /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
   /// Throws: ConfigError if there are not as many predictions as labels; DataError for one that is no class.
   void add(std::span<const std::int64_t> predictions, std::span<const std::int64_t> labels) {
     if (predictions.size() != labels.size()) {
@@ -39,6 +41,13 @@ class ConfusionMatrix {
       const std::size_t label = index_of(labels[sample], "label");
       counts_[label * num_classes_ + index_of(predictions[sample], "prediction")] += 1;
     }
+  }
+  /// Adds the samples of a batch by the scores of all classes, or by predictions, and nothing of a batch whose size()
+  /// is 0. Example: matrix.add(net(batch.data), batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<ConfusionMatrix, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<ConfusionMatrix, Outputs, Samples>::add(*this, outputs, batch);
   }
   /// Throws: ConfigError if the other one has another number of classes.
   void merge(const ConfusionMatrix& other) { detail::add_sums(counts_, other.counts_, "ConfusionMatrix"); }
@@ -95,7 +104,7 @@ class ConfusionMatrix {
       correct += at(label, label);
       samples += support(label);
     }
-    return correct / samples;
+    return detail::quotient(correct, samples);
   }
   /// The accuracy.
   [[nodiscard]] double value() const noexcept { return accuracy(); }

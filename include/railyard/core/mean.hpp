@@ -2,6 +2,7 @@
 // A mean that can be merged: a weighted sum and the weight behind it. Core room.
 #pragma once
 
+#include "railyard/core/detail/quotient.hpp"
 #include "railyard/core/stateful.hpp"
 
 namespace railyard::inline v0_1 {
@@ -19,6 +20,13 @@ class Mean {
     weight_ += weight;
   }
 
+  /// Adds a mean over the samples of a batch, and nothing of a batch whose size() is 0.
+  /// Example: mean.add(loss, batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<Mean, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<Mean, Outputs, Samples>::add(*this, outputs, batch);
+  }
   /// Adds a sum over `weight` samples, such as the number of correct answers among them; a sum over none is left out.
   void add_sum(double sum, double weight) noexcept {
     if (weight == 0) return;
@@ -32,7 +40,7 @@ class Mean {
   [[nodiscard]] double sum() const noexcept { return sum_; }
   [[nodiscard]] double weight() const noexcept { return weight_; }
   /// The mean; NaN while nothing has been added.
-  [[nodiscard]] double value() const noexcept { return sum_ / weight_; }
+  [[nodiscard]] double value() const noexcept { return detail::quotient(sum_, weight_); }
 
   /// Each rank's own, for the mean over all of them is put together when it is asked for.
   [[nodiscard]] State state() const {

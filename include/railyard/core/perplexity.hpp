@@ -2,6 +2,7 @@
 // How many tokens a language model hesitates between. Core room.
 #pragma once
 
+#include "railyard/core/detail/quotient.hpp"
 #include "railyard/core/stateful.hpp"
 #include "railyard/core/summed_metric.hpp"
 
@@ -17,9 +18,17 @@ namespace railyard::inline v0_1 {
 /// a part of n 2^-52 of it.
 class Perplexity {
  public:
-  /// Adds a mean loss (cross entropy, in nats) over so many tokens; of no tokens it is left out, NaN included.
+  /// Adds a mean loss (cross entropy, in nats) over so many tokens; of no tokens it is left out, NaN included. A batch
+  /// whose size() is 0 has a sample all the same, another worker's, whose tokens must not be added here.
   void add(double mean_loss, std::uint64_t tokens) noexcept {
     add_sum(mean_loss * static_cast<double>(tokens), tokens);
+  }
+  /// Adds a mean loss over the labels of a batch that are not ignored_label, and nothing of a batch whose size() is 0.
+  /// Example: perplexity.add(loss, batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<Perplexity, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<Perplexity, Outputs, Samples>::add(*this, outputs, batch);
   }
   /// Adds a sum of losses over so many tokens.
   void add_sum(double loss, std::uint64_t tokens) noexcept {
@@ -34,7 +43,7 @@ class Perplexity {
 
   /// NaN while nothing has been added.
   [[nodiscard]] double value() const noexcept { return std::exp(mean_loss()); }
-  [[nodiscard]] double mean_loss() const noexcept { return sums_[0] / sums_[1]; }
+  [[nodiscard]] double mean_loss() const noexcept { return detail::quotient(sums_[0], sums_[1]); }
   [[nodiscard]] std::uint64_t tokens() const noexcept { return static_cast<std::uint64_t>(sums_[1]); }
   [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
   [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }

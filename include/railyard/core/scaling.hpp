@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -76,7 +77,8 @@ class WorkerLink {
   [[nodiscard]] virtual std::string_view briefing() const noexcept = 0;
 
   /// Returns memory which the supervisor sees as well, and keeps if this worker dies. It is the worker's until a
-  /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's.
+  /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's; for a checkpoint
+  /// also where memory has room for one and not for one more, until all are given back.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
   [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) = 0;
   /// How many bytes of memory there are already, since an earlier start perhaps, for snapshots of the kind of all

@@ -51,7 +51,7 @@ class State {
   NamedValues values{};
   std::vector<StateTensor> tensors{};
   /// Each rank has a state of its own, such as that of its random numbers, and gets its own back. Otherwise all ranks
-  /// have the same, but for pieces of tensors.
+  /// have the same, but for pieces of tensors. A TrainState sets it for what has merge(other) and reset().
   bool is_own = false;
 
   /// Returns the value of that name. Throws: Error that lists the names that exist.
@@ -82,6 +82,20 @@ struct StateAccess<T> {
   static State take(const T& part) { return part.state(); }
   static void put(T& part, const State& state) { part.load_state(state); }
 };
+
+/// Says how a metric M adds what a model has made of a batch: outputs and a batch of types that rooms above know, which
+/// specialise it.
+template <class M, class Outputs, class Samples>
+struct BatchAccess {};
+
+namespace detail {
+
+template <class M, class Outputs, class Samples>
+concept AddsBatches = requires(M& metric, const Outputs& outputs, const Samples& batch) {
+  BatchAccess<M, Outputs, Samples>::add(metric, outputs, batch);
+};
+
+}  // namespace detail
 
 /// Can be a part of what a checkpoint holds.
 template <class T>

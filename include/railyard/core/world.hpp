@@ -21,7 +21,8 @@ struct World {
   int num_nodes = 1;
   std::string host{};
   std::string address{};                       ///< by which other hosts reach this one; empty if unknown
-  std::shared_ptr<RankConnector> connector{};  ///< how ranks of several hosts connect; nullptr: no proof is asked for
+  std::shared_ptr<RankConnector> connector{};  ///< how ranks connect, with proof that they belong to the run;
+                                               ///< nullptr: a backend does it by itself, without
   int device = -1;  ///< its GPU, among those that its process is shown; -1: it was given none
 };
 

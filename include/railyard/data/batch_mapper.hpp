@@ -45,8 +45,10 @@ class BatchMapper {
   }
   /// Throws: DataError if the function adds, drops or moves samples.
   [[nodiscard]] Block transform(const Block& block) const {
-    Block changed = function_(block);
-    if (std::equal(changed.ids().begin(), changed.ids().end(), block.ids().begin(), block.ids().end())) return changed;
+    const Block changed = function_(block);
+    if (std::equal(changed.ids().begin(), changed.ids().end(), block.ids().begin(), block.ids().end())) {
+      return block.with(changed.shared_schema(), changed.columns());
+    }
     throw DataError{
         detail::compose("the function of a BatchMapper made {} samples of {}, or changed their order: it "
                         "must give each sample it gets, with its id; filter() and flat_map() of a dataset "

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/data/sample.hpp"
+#include "railyard/data/shuffle.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -74,9 +75,12 @@ class BlockBuilder {
   BlockBuilder(const BlockBuilder&) = delete;  // the writer points here
   BlockBuilder& operator=(const BlockBuilder&) = delete;
 
-  /// Begins a sample and returns what its columns are set with. Throws: ConfigError if the one before lacks a column.
-  SampleWriter& add(std::uint64_t id) {
+  /// Begins a sample and returns what its columns are set with. sibling: see Block::siblings().
+  /// Throws: ConfigError if the one before lacks a column.
+  SampleWriter& add(std::uint64_t id, std::uint64_t sibling = 0) {
     check_complete();
+    if (sibling != 0) siblings_.resize(ids_.size());
+    if (sibling != 0 || !siblings_.empty()) siblings_.push_back(sibling);
     ids_.push_back(id);
     return writer_;
   }
@@ -98,6 +102,7 @@ class BlockBuilder {
   /// Takes back the sample that was begun last.
   void drop_last() {
     ids_.pop_back();
+    if (!siblings_.empty()) siblings_.pop_back();
     for (Part& part : columns_) {
       if (part.ends.size() > ids_.size()) part.ends.pop_back();
       part.bytes.resize(part.ends.empty() ? 0 : part.ends.back());
@@ -129,7 +134,7 @@ class BlockBuilder {
         columns.emplace_back(std::move(bytes), ids_.size(), field.width() * size_of(field.dtype));
       }
     }
-    return Block{schema_, std::move(columns), std::exchange(ids_, {})};
+    return Block{schema_, std::move(columns), std::exchange(ids_, {}), std::exchange(siblings_, {})};
   }
 
  private:
@@ -173,12 +178,14 @@ class BlockBuilder {
   std::shared_ptr<const Schema> schema_;
   std::vector<Part> columns_;
   std::vector<std::uint64_t> ids_{};
+  std::vector<std::uint64_t> siblings_{};  // empty as long as all are 0
   SampleWriter writer_;
   std::shared_ptr<const Schema> completing_{};      // whose samples gave columns last
   std::vector<std::optional<std::size_t>> same_{};  // which of its columns each of ours is
 };
 
-/// Takes the samples that a function of flat_map() makes of one, which share its id.
+/// Takes the samples that a function of flat_map() makes of one, which share its id. The random numbers of each are
+/// its own: they depend on how many were made of the same one before it.
 class SampleList {
  public:
   SampleList(BlockBuilder& builder, const Block& block, std::size_t row) noexcept
@@ -187,12 +194,11 @@ class SampleList {
   /// Begins another sample.
   SampleWriter& add() {
     finish();
-    has_one_ = true;
-    return builder_->add(block_->ids()[row_]);
+    return builder_->add(block_->ids()[row_], detail::derive_seed(block_->sibling(row_), ++num_made_));
   }
   /// Gives the last sample the columns that it lacks. Throws: ConfigError if the one it was made of has none of them.
   void finish() {
-    if (!has_one_) return;
+    if (num_made_ == 0) return;
     builder_->complete_from(*block_, row_);
     builder_->check_complete();
   }
@@ -201,7 +207,7 @@ class SampleList {
   BlockBuilder* builder_;
   const Block* block_;
   std::size_t row_;
-  bool has_one_ = false;
+  std::uint64_t num_made_ = 0;
 };
 
 namespace detail {
@@ -244,6 +250,9 @@ void SampleWriter::fill(ColumnKey key, const T* values, std::size_t count) {
   const std::size_t column = key.in(builder_->schema());
   const Field& field = builder_->schema()[column];
   if (field.is_text) throw ConfigError{detail::compose("column \"{}\" is text and was set to numbers", field.name)};
+  if constexpr (Element<T>) {
+    if (field.dtype == dtype_of<T>) return builder_->put(column, std::as_bytes(std::span{values, count}));
+  }
   visit_dtype(field.dtype, [&](auto zero) {
     using To = decltype(zero);
     auto* to = reinterpret_cast<To*>(builder_->room_for(column, count * sizeof(To)));

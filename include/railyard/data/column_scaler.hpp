@@ -100,10 +100,7 @@ class ColumnScaler {
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(rule_.options().columns); }
   /// Another when the options are, or the columns that it has learned from.
   [[nodiscard]] std::uint64_t fingerprint() const {
-    detail::Fingerprint fingerprint;
-    detail::identify_options(Options{rule_.options()}, fingerprint);
-    for (const detail::FeatureColumn& column : learned_.columns) fingerprint.add(std::string_view{column.name});
-    return fingerprint.value();
+    return detail::fingerprint_of_learned(Options{rule_.options()}, learned_.columns).value();
   }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;

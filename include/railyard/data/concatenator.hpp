@@ -50,11 +50,7 @@ class Concatenator {
     return columns;
   }
   /// Another when the options are.
-  [[nodiscard]] std::uint64_t fingerprint() const {
-    detail::Fingerprint fingerprint;
-    detail::identify_options(options_, fingerprint);
-    return fingerprint.value();
-  }
+  [[nodiscard]] std::uint64_t fingerprint() const { return detail::fingerprint_of_options(options_).value(); }
   [[nodiscard]] Schema schema(const Schema& before) const { return plan(before).schema; }
 
   [[nodiscard]] Block transform(const Block& block) const {
@@ -62,7 +58,7 @@ class Concatenator {
     std::vector<Column> columns;
     for (const std::size_t column : plan.kept) columns.push_back(block[column]);
     columns.push_back(joined(block, plan));
-    return {std::make_shared<const Schema>(plan.schema), std::move(columns), {block.ids().begin(), block.ids().end()}};
+    return block.with(std::make_shared<const Schema>(plan.schema), std::move(columns));
   }
 
  private:

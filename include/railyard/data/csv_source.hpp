@@ -2,6 +2,7 @@
 // Samples out of files of comma-separated values (RFC 4180). Data room.
 #pragma once
 
+#include "railyard/data/csv_source_options.hpp"
 #include "railyard/data/detail/csv_parser.hpp"
 #include "railyard/data/detail/csv_plan.hpp"
 #include "railyard/data/detail/fingerprint.hpp"
@@ -40,6 +41,9 @@ struct CsvFormat {
                                                         detail::TextHead& head) {
     return detail::make_csv_plan(options, file, head);
   }
+  [[nodiscard]] static bool has_records(const Options& options, const detail::TextHead& head) {
+    return detail::has_csv_records(options, head);
+  }
 
   /// Returns how many characters the header takes, or nothing if more text is needed to say so. Throws: DataError if it
   /// is not that of the first file.
@@ -49,6 +53,7 @@ struct CsvFormat {
     detail::CsvCutter cutter{plan.options.delimiter, plan.options.quote};
     cutter.cut(text, size, is_end);
     if (cutter.records().empty()) return is_end ? std::optional{size} : std::nullopt;
+    detail::check_csv_header(cutter, file);
     const auto names = detail::csv_names(cutter, plan.options.quote, true);
     for (std::size_t at = 0; at < std::max(names.size(), plan.header.size()); ++at) {
       const std::string here = at < names.size() ? names[at] : "nothing";

@@ -29,6 +29,7 @@ struct ColumnStats {
   Field field{};
   std::uint64_t present = 0;
   std::uint64_t missing = 0;                                  ///< NaN, or empty text
+  std::uint64_t infinite = 0;                                 ///< neither present nor missing
   double minimum = std::numeric_limits<double>::quiet_NaN();  ///< of what is present; NaN if nothing is, or it is text
   double maximum = std::numeric_limits<double>::quiet_NaN();
   double mean = std::numeric_limits<double>::quiet_NaN();
@@ -86,20 +87,24 @@ namespace detail {
   });
 }
 
-// Adds numbers to what is known of a column, by Welford's method: squares holds the sum of squared distances.
+// Adds numbers to what is known of a column, by Welford's method: squares holds the sum of squared distances, which
+// may be more than a double holds.
 template <class T>
-void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares) {
+void add_numbers(std::span<const T> values, ColumnStats& stats, long double& squares) {
   for (const T element : values) {
     const auto value = convert_element<double>(element);
     if (has_nan_bits(value)) {  // not std::isnan, which -ffast-math makes false
       ++stats.missing;
       continue;
     }
+    if (has_infinity_bits(value)) {
+      ++stats.infinite;
+      continue;
+    }
     if (stats.present++ == 0) stats.minimum = stats.maximum = stats.mean = value, squares = 0;
-    const double distance = value - stats.mean;
-    const auto count = static_cast<double>(stats.present);
-    stats.mean += has_infinity_bits(distance) ? value / count - stats.mean / count : distance / count;
-    squares += distance * (value - stats.mean);
+    const long double distance = static_cast<long double>(value) - stats.mean;
+    stats.mean = static_cast<double>(stats.mean + distance / static_cast<long double>(stats.present));
+    squares += distance * (static_cast<long double>(value) - stats.mean);
     stats.minimum = std::min(stats.minimum, value);
     stats.maximum = std::max(stats.maximum, value);
   }
@@ -115,7 +120,7 @@ void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares)
                                       dataset.describe())};
   }
   DatasetStats all;
-  std::vector<double> squares(dataset.schema().size());
+  std::vector<long double> squares(dataset.schema().size());
   for (const Field& field : dataset.schema()) all.columns.push_back({.field = field});
   detail::for_each_block(dataset.node(), {}, [&](const Block& block) {
     all.samples += block.rows();
@@ -135,7 +140,7 @@ void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares)
   for (std::size_t column = 0; column < all.columns.size(); ++column) {
     ColumnStats& stats = all.columns[column];
     if (!stats.field.is_text && stats.present > 0) {
-      stats.deviation = std::sqrt(squares[column] / static_cast<double>(stats.present));
+      stats.deviation = static_cast<double>(std::sqrt(squares[column] / static_cast<long double>(stats.present)));
     }
   }
   return all;
@@ -159,10 +164,11 @@ void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares)
 }
 
 inline std::string DatasetStats::text() const {
-  std::vector<std::vector<std::string>> rows{{"column", "dtype", "present", "missing", "min", "max", "mean", "std"}};
+  std::vector<std::vector<std::string>> rows{
+      {"column", "dtype", "present", "missing", "infinite", "min", "max", "mean", "std"}};
   for (const ColumnStats& column : columns) {
     rows.push_back({column.field.name, column.field.is_text ? "text" : std::string{name_of(column.field.dtype)},
-                    std::to_string(column.present), std::to_string(column.missing)});
+                    std::to_string(column.present), std::to_string(column.missing), std::to_string(column.infinite)});
     for (const double number : {column.minimum, column.maximum, column.mean, column.deviation}) {
       rows.back().push_back(column.field.is_text ? "" : detail::number_text(number));
     }

@@ -34,10 +34,12 @@ struct EpochOptions {
   /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
   std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
-  /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
-  /// take more: a batch is there twice while it is put together, or an operation makes another of it, and the bound is
-  /// broken by as much as it does not hold of that. The window of a shuffle is refused where it leaves no room for two
-  /// batches that would have it alone.
+  /// and the block that was given last; however large operations make them, and shared by the datasets of a mix() or
+  /// zip(). A batch, and a sample for each operation on a stream with all that flat_map() makes of it, are read even if
+  /// they take more: a batch is there twice while it is put together, or an operation makes another of it, and the
+  /// bound is broken by as much as it does not hold of that. The window of a shuffle is refused where it leaves no room
+  /// for two batches that would have it alone; those of several, which are held at the same time, count together. What
+  /// readers of files and decoders need for the text of a record or the pixels of a picture comes on top.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
@@ -74,13 +76,17 @@ namespace detail {
   }
   const EpochPosition begin{options.seed, options.epoch, options.shuffle, is_indexed ? dataset.count() : std::nullopt};
   if (options.from == EpochPosition{}) return begin;
-  if (options.from.moved_to(0, {}) != begin || (is_indexed && options.from.consumed() > *begin.count())) {
+  if (options.from.moved_to(0, {}) != begin) {
     refuse(compose(
         "the saved position is one of seed {}, epoch {}, {} samples{}, and the reader has seed {}, epoch {}, {} "
         "samples{}: the order of the samples would be another",
         options.from.seed(), options.from.epoch(), options.from.count().value_or(0),
         options.from.is_shuffled() ? ", shuffled" : "", options.seed, options.epoch, begin.count().value_or(0),
         options.shuffle ? ", shuffled" : ""));
+  }
+  if (is_indexed && options.from.consumed() > *begin.count()) {
+    refuse(compose("the saved position is behind {} samples of {}: it is damaged", options.from.consumed(),
+                   *begin.count()));
   }
   return options.from;
 }

@@ -94,6 +94,11 @@ class EpochDriver {
   [[nodiscard]] std::optional<Ready> next(const Deadline& deadline) {
     return thread_.joinable() ? wait_for_ready(deadline) : compute();
   }
+  // Whether next() would return a step at once.
+  [[nodiscard]] bool is_ready() {
+    const std::lock_guard lock{mutex_};
+    return !ready_.empty();
+  }
   // Where the epoch begins.
   [[nodiscard]] const EpochPosition& begin() const noexcept { return begin_; }
   [[nodiscard]] std::size_t used_bytes() const noexcept { return budget_.used(); }
@@ -327,6 +332,8 @@ class EpochReader {
   [[nodiscard]] Iterator begin() { return Iterator{*this}; }
   [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
 
+  /// Whether a step has been read ahead, which next() returns at once.
+  [[nodiscard]] bool is_ready() { return driver_->is_ready(); }
   /// What has been consumed when the steps given so far have.
   [[nodiscard]] const EpochPosition& position() const noexcept { return position_; }
   /// Bytes of all samples under way, as they are counted against the bound.

@@ -82,7 +82,7 @@ struct GzipPoint {
 /// Gives what a file compressed by gzip holds; it may have several members (RFC 1952, 2.2).
 class GzipStream final : public ByteStream {
  public:
-  explicit GzipStream(const std::string& path) : path_(path), input_(path) {
+  explicit GzipStream(const std::string& path) : path_(path), input_(path, "gzip") {
     if (::inflateInit2(&state_, with_header) != Z_OK) throw_no_memory();
   }
   ~GzipStream() override { ::inflateEnd(&state_); }

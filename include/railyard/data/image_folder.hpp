@@ -15,6 +15,7 @@
 #include "railyard/core/block.hpp"
 #include "railyard/core/dataset_source.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/waiting.hpp"
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 
@@ -51,7 +52,8 @@ struct ImageFolderOptions {
 /// Gives the pictures in folders as samples, in any order: "image" is u8, and "label", i64, is the place of the
 /// folder's name among those of all folders. Several folders, by a list or a pattern, are as one that holds what is in
 /// each; a path may also be a picture, whose class is the name of the folder that it lies in. Each picture is read when
-/// it is asked for, by whoever asks. Folders are listed when they are first needed, and not to change as long as there
+/// it is asked for, by whoever asks. What begins with a dot is left out, and so are pictures of other kinds, which the
+/// program is told once. Folders are listed when they are first needed, and not to change as long as there
 /// is a source of them.
 ///
 /// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be; of workers that
@@ -94,6 +96,8 @@ class ImageFolder {
     fingerprint.add(detail::fingerprint_of(options.on_error, options.max_pixels));
     return fingerprint.value();
   }
+  /// Where processes of a host leave for each other which pictures are sound; see detail::SampleShelf.
+  [[nodiscard]] detail::SampleShelf* shelf() const { return shared_->shelf ? &*shared_->shelf : nullptr; }
   /// How many damaged pictures were left out.
   [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
 
@@ -138,6 +142,7 @@ class ImageFolder {
     }
     [[nodiscard]] detail::ImageFiles list() const {
       detail::ImageFiles all = detail::list_image_files(folders.expand());
+      tell_of_others(all);
       if (options.on_error.stops_at_once()) return all;
       const auto places = std::make_shared<const Schema>(Schema{{"place", Dtype::i64}});
       const auto find = [&](const auto& progress) {
@@ -153,6 +158,15 @@ class ImageFolder {
       }
       all.files = std::move(kept);
       return all;
+    }
+    void tell_of_others(const detail::ImageFiles& all) const {
+      std::string kinds;
+      for (const auto& [suffix, number] : all.others) {
+        kinds += detail::compose("{}{} {}", kinds.empty() ? "" : ", ", number, suffix);
+      }
+      if (kinds.empty()) return;
+      detail::WaitWatch::tell(detail::compose("pictures in {}: {} left out: only PNG and JPEG are read: convert them",
+                                              folders.describe(), kinds));
     }
     // The places of those that can be decoded.
     template <class Progress>

@@ -117,9 +117,7 @@ class SimpleImputer {
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
   /// Another when the options are, or the columns that it has learned from.
   [[nodiscard]] std::uint64_t fingerprint() const {
-    detail::Fingerprint fingerprint;
-    detail::identify_options(options_, fingerprint);
-    for (const detail::FeatureColumn& column : learned_.numbers) fingerprint.add(std::string_view{column.name});
+    detail::Fingerprint fingerprint = detail::fingerprint_of_learned(options_, learned_.numbers);
     fingerprint.add(learned_.texts);
     return fingerprint.value();
   }

@@ -5,8 +5,10 @@
 #include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/json_lines_parser.hpp"
 #include "railyard/data/detail/json_lines_plan.hpp"
+#include "railyard/data/detail/line_cutter.hpp"
 #include "railyard/data/detail/record_counter.hpp"
 #include "railyard/data/detail/text_head.hpp"
+#include "railyard/data/json_lines_source_options.hpp"
 #include "railyard/data/record_source.hpp"
 
 #include "railyard/core/dataset_source.hpp"
@@ -34,6 +36,11 @@ struct JsonLinesFormat {
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& head) {
     return detail::make_json_lines_plan(options, file, head);
+  }
+  [[nodiscard]] static bool has_records(const Options& /*options*/, const detail::TextHead& head) {
+    detail::LineCutter cutter{false};
+    cutter.cut(head.text(), head.size());
+    return !head.is_whole() || cutter.lines() > 0;
   }
   [[nodiscard]] static std::optional<std::size_t> header_size(const Plan& /*plan*/, const std::string& /*file*/,
                                                               const char* /*text*/, std::size_t /*size*/,

@@ -42,11 +42,7 @@ class Normalizer {
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
   /// Another when the options are.
-  [[nodiscard]] std::uint64_t fingerprint() const {
-    detail::Fingerprint fingerprint;
-    detail::identify_options(options_, fingerprint);
-    return fingerprint.value();
-  }
+  [[nodiscard]] std::uint64_t fingerprint() const { return detail::fingerprint_of_options(options_).value(); }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
 
   [[nodiscard]] Block transform(const Block& block) const {

@@ -26,9 +26,11 @@
 namespace railyard::inline v0_1 {
 
 /// Is a format of text files: what a record is, and which columns it has. All functions are static. It may have
-/// identify(options, fingerprint), which adds the options that make other samples of the same files.
+/// identify(options, fingerprint), which adds the options that make other samples of the same files, and
+/// has_records(options, head), which says whether a file has one to learn columns from; else the first file has.
 ///
-/// Laws: a Parser cuts text at the same places as the rules say, and each record alone as with others.
+/// Laws: a Parser cuts text at the same places as the rules say, and each record alone as with others; parse() leaves
+/// out the records that are in faults when it is called.
 template <class F>
 concept RecordFormat = requires(const typename F::Options& options, const typename F::Plan& plan,
                                 typename F::Parser parser, const std::string& file, detail::TextHead& head,
@@ -66,6 +68,8 @@ class RecordSource {
   [[nodiscard]] std::string label() const { return files_->options().label; }
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
+  /// Where processes of a host leave the index for each other; see detail::SampleShelf.
+  [[nodiscard]] detail::SampleShelf* shelf() const { return files_->shelf(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
   /// Names what counts as one of them and may have been many: what could not be read of a file, or a record without

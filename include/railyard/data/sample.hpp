@@ -47,6 +47,8 @@ class Sample {
 
   /// The sample's number in its source.
   [[nodiscard]] std::uint64_t id() const noexcept { return block_->ids()[row_]; }
+  /// What tells it from the others that flat_map() has made of one, and that share its id; 0 if it was not made so.
+  [[nodiscard]] std::uint64_t sibling() const noexcept { return block_->sibling(row_); }
   [[nodiscard]] const Schema& schema() const noexcept { return block_->schema(); }
 
   /// Returns the single number in a column of any dtype. Throws: ConfigError where there are more or fewer.

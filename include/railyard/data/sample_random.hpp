@@ -30,11 +30,19 @@ struct EpochKey {
   }
 };
 
+// The seed of one sample in one use.
+[[nodiscard]] constexpr std::uint64_t seed_of_sample(std::uint64_t seed, std::uint64_t id,
+                                                     std::uint64_t sibling) noexcept {
+  const std::uint64_t of_id = derive_seed(seed, id);
+  return sibling == 0 ? of_id : derive_seed(of_id, sibling);
+}
+
 }  // namespace detail
 
 /// Draws the random numbers of one sample in one operation: a function of the seed, the epoch and the sample's id
-/// alone, so that an augmentation is the same for any number of workers and threads. Serves the distributions of
-/// <random> as a generator too, whose results however differ between standard libraries.
+/// alone (behind flat_map() of its number among those made of one sample, too), so that an augmentation is the same for
+/// any number of workers and threads. Serves the distributions of <random> as a generator too, whose results however
+/// differ between standard libraries.
 class SampleRandom {
  public:
   using result_type = std::uint64_t;

@@ -83,36 +83,45 @@ inline void deal(const std::vector<std::uint64_t>& places, const std::vector<dou
 }
 
 // Makes datasets of the parts, whose samples stay in the order of the whole: files are read best from begin to end.
+// why: what there is too little of.
 [[nodiscard]] inline std::vector<Dataset> select_parts(const Dataset& dataset, const std::vector<double>& sums,
-                                                       std::vector<std::vector<std::uint64_t>> parts) {
+                                                       std::vector<std::vector<std::uint64_t>> parts,
+                                                       std::string_view why) {
   std::vector<Dataset> datasets;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (parts[part].empty()) {
-      throw ConfigError{
-          compose("split() of {}, which has {} samples, leaves part {} (fraction {}) without one: use a "
-                  "larger fraction or more samples",
-                  dataset.describe(), *dataset.count(), part, sums[part + 1] - sums[part])};
+      throw ConfigError{compose("split() of {}, which has {} samples, leaves part {} (fraction {}) without one: {}",
+                                dataset.describe(), *dataset.count(), part, sums[part + 1] - sums[part], why)};
     }
     std::sort(parts[part].begin(), parts[part].end());
     auto node = std::make_shared<const SelectionNode<>>(
-        dataset.node(), compose("split({:.3g})", sums[part + 1] - sums[part]), std::move(parts[part]));
+        dataset.node(), compose("{}{:.3g})", DataStock::split_name, sums[part + 1] - sums[part]),
+        std::move(parts[part]));
     datasets.push_back(dataset.remade(std::move(node)));
   }
   return datasets;
 }
 
-// Deals the samples of a stream by their ids.
+// Deals the samples of a stream by their ids, those that flat_map() has made of one each by itself, and by how often
+// they have been dealt: else a part would be divided by the numbers that have made it one, and all of it would lie in
+// one part again.
 [[nodiscard]] inline std::vector<Dataset> filter_parts(const Dataset& dataset, const std::vector<double>& sums,
                                                        std::uint64_t seed) {
+  DataStock stock = DataStock::of_operations();
+  dataset.node()->take_stock(stock);
+  const std::size_t times = stock.num_splits();
+  const std::string again = times == 0 ? std::string{} : compose(", level {}", times + 1);
+  const std::uint64_t dealt = times == 0 ? seed : derive_seed(seed, times);
   std::vector<Dataset> datasets;
   for (std::size_t part = 0; part + 1 < sums.size(); ++part) {
-    const auto is_in_part = [from = sums[part], to = sums[part + 1], seed](const Sample& sample) {
-      const double drawn = SampleRandom{derive_seed(seed, sample.id())}.uniform();
+    const auto is_in_part = [from = sums[part], to = sums[part + 1], dealt](const Sample& sample) {
+      const double drawn = SampleRandom{seed_of_sample(dealt, sample.id(), sample.sibling())}.uniform();
       return drawn >= from && drawn < to;
     };
-    datasets.push_back(
-        dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed))
-            .with_likeness(std::min(dataset.likeness(), Likeness::by_arguments)));
+    datasets.push_back(dataset
+                           .filter(is_in_part, compose("{}{:.3g} to {:.3g}, seed {}{})", DataStock::split_name,
+                                                       sums[part], sums[part + 1], seed, again))
+                           .with_likeness(std::min(dataset.likeness(), Likeness::by_arguments)));
   }
   return datasets;
 }
@@ -126,10 +135,12 @@ template <std::size_t N>
 }  // namespace detail
 
 /// Divides the samples at random into one part per fraction. Each lies in exactly one part; in which is a function of
-/// the seed and the number of samples only. Of a stream it is a function of the seed and the sample's id, and the sizes
-/// of the parts only come near the fractions. Cost: 8 bytes per sample if the dataset is indexed; each part of a stream
-/// reads all of it. Throws: ConfigError if a fraction is not above 0, if they do not sum to 1, if a part would be
-/// empty, or if the dataset has been shuffled or has no end.
+/// the seed and the number of samples only. Of a stream it is a function of the seed, the sample's id and how many
+/// splits there are before it, and the sizes of the parts only come near the fractions. Behind flat_map() those made of
+/// one sample go to any parts, each by itself: split before it, where windows of one text, say, are not to be in two
+/// parts. Cost: 8 bytes per sample if the dataset is indexed; each part of a stream reads all of it. Throws:
+/// ConfigError if a fraction is not above 0, if they do not sum to 1, if a part would be empty, or if the dataset has
+/// been shuffled or has no end.
 [[nodiscard]] inline std::vector<Dataset> split(const Dataset& dataset, const std::vector<double>& fractions,
                                                 std::uint64_t seed = 0) {
   const std::vector<double> sums = detail::sums_of_fractions(dataset, fractions);
@@ -137,7 +148,7 @@ template <std::size_t N>
   detail::check_room_for_places(dataset);
   std::vector<std::vector<std::uint64_t>> parts(fractions.size());
   detail::deal(detail::places_between(0, *dataset.count()), sums, seed, parts);
-  return detail::select_parts(dataset, sums, std::move(parts));
+  return detail::select_parts(dataset, sums, std::move(parts), "use a larger fraction or more samples");
 }
 
 /// Does the same for a list of fractions written out, so that the parts can be named.
@@ -169,8 +180,16 @@ template <std::size_t N>
   });
   std::vector<std::vector<std::uint64_t>> parts(fractions.size());
   std::uint64_t value = 0;
-  for (const auto& [bytes, of_value] : places) detail::deal(of_value, sums, detail::derive_seed(seed, value++), parts);
-  return detail::select_parts(dataset, sums, std::move(parts));
+  std::size_t most = 0;
+  for (const auto& [bytes, of_value] : places) {
+    detail::deal(of_value, sums, detail::derive_seed(seed, value++), parts);
+    most = std::max(most, of_value.size());
+  }
+  const std::string why = detail::compose(
+      "each of the {} values of \"{}\" has {} samples or fewer, too few for that fraction: use a larger "
+      "fraction, put rare values together by map(), or use split()",
+      places.size(), column, most);
+  return detail::select_parts(dataset, sums, std::move(parts), why);
 }
 
 /// Does the same for a list of fractions written out, so that the parts can be named.

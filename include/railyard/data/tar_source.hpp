@@ -7,6 +7,7 @@
 #include "railyard/data/detail/tar_shards.hpp"
 #include "railyard/data/detail/utf8.hpp"
 #include "railyard/data/input_files.hpp"
+#include "railyard/data/tar_source_options.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/dataset_source.hpp"
@@ -25,11 +26,13 @@
 namespace railyard::inline v0_1 {
 
 /// Gives the samples of tar archives (ustar, GNU, pax), in any order: files that follow each other and whose names are
-/// the same up to the first dot are one sample, and what follows the dot names the column. Archives are not to change
-/// as long as there is a source of them.
+/// the same up to the first dot are one sample, and what follows the dot names the column. Links are damage: they hold
+/// nothing. Archives that were put one behind the other are read as one. They are not to change as long as there is a
+/// source of them.
 ///
 /// Cost: the first count(), read() or open() in the middle reads the headers of all archives up to there (.on_error
-/// other than stop(): texts as well), and keeps about 150 bytes per sample in memory.
+/// other than stop(): texts as well), and keeps about 150 bytes per sample in memory. Of workers that were forked with
+/// the source, and not before all was counted, the first reads them for all, which share that memory. A descriptor.
 /// Example: ry::Dataset{ry::TarSource{"photos-*.tar", {.bytes = {"jpg"}, .text = {"cls"}}}}
 class TarSource {
  public:
@@ -37,8 +40,8 @@ class TarSource {
       : shards_(std::make_shared<detail::TarShards>(std::move(files), std::move(options), nullptr)),
         index_(std::make_shared<detail::TarIndex>(shards_)) {}
 
-  /// Throws: DataError if the first archive has to be read for it and is damaged or empty; ConfigError for two columns
-  /// of one name.
+  /// Throws: DataError if archives have to be read for it and none has a sample, or one is damaged; ConfigError for two
+  /// columns of one name.
   [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return index_->count(); }
   [[nodiscard]] std::string describe() const { return shards_->describe(); }
@@ -49,6 +52,8 @@ class TarSource {
   [[nodiscard]] std::uint64_t fingerprint() const {
     return detail::fingerprint_of(shards_->options().on_error, shards_->options().max_member_bytes);
   }
+  /// Where processes of a host leave the index for each other; see detail::SampleShelf.
+  [[nodiscard]] detail::SampleShelf* shelf() const { return &index_->shelf(); }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
   /// Names the rests of archives among them.
@@ -83,6 +88,7 @@ class TarSource {
         place->file->fail(content.offset + wrong, detail::compose("column \"{}\" is not UTF-8 text", field.name));
       }
     }
+    place->file->check_unchanged();
     detail::add_tar_sample(builder, id, place->key, contents);
     return true;
   }

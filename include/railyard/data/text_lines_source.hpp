@@ -16,6 +16,7 @@
 #include "railyard/core/dataset_source.hpp"
 #include "railyard/core/detail/compose.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -55,7 +56,9 @@ class TextLinesParser {
   [[nodiscard]] std::vector<Column> parse(RecordFaults& faults) const {
     std::vector<std::string> lines;
     lines.reserve(records());
+    const std::vector<std::size_t> left_out = faults.records();
     for (std::size_t record = 0; record < records(); ++record) {
+      if (std::binary_search(left_out.begin(), left_out.end(), record)) continue;
       const std::string_view line = cutter_.line(record);
       const std::size_t wrong = find_invalid_utf8(line);
       if (wrong == line.size()) {

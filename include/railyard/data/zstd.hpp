@@ -33,16 +33,14 @@ namespace detail {
 /// is at most the 128 MiB that the library allows by itself.
 class ZstdStream final : public ByteStream {
  public:
-  explicit ZstdStream(const std::string& path) : input_(path), state_(::ZSTD_createDStream()) {
-    if (state_ == nullptr) throw Error{compose("{}: libzstd has no memory", path)};
-  }
+  explicit ZstdStream(const std::string& path) : input_(path, "zstd") {}
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
     ZSTD_outBuffer out{to, size, 0};
     try {
       while (out.pos < size) {
         if (in_.pos == in_.size && !is_flushing_ && !load()) break;
-        if (is_between_frames_) note_frame(at_ + out.pos);
+        if (is_between_frames_) begin_frame(at_ + out.pos);
         if (is_careful_ || !step(out)) step_carefully(out);
       }
     } catch (StreamDamage& damage) {
@@ -102,7 +100,6 @@ class ZstdStream final : public ByteStream {
     if (is_wrong_sum) {
       in_.pos = one.size;
       end_frame();
-      ::ZSTD_DCtx_reset(state_.get(), ZSTD_reset_session_only);
     }
     input_.fail(::ZSTD_getErrorName(left), in_.size - in_.pos, !is_wrong_sum);
   }
@@ -126,7 +123,7 @@ class ZstdStream final : public ByteStream {
     input_.seek(frame_);
     in_ = {nullptr, 0, 0};
     is_careful_ = true;
-    std::vector<char> unpacked(std::size_t{128} << 10);
+    std::vector<char> unpacked(static_cast<std::size_t>(std::min<std::uint64_t>(of_frame_, std::uint64_t{128} << 10)));
     for (std::uint64_t left = of_frame_; left > 0;) {
       if (in_.pos == in_.size && place() < sound && !load()) return;
       ZSTD_inBuffer part = in_;
@@ -151,8 +148,11 @@ class ZstdStream final : public ByteStream {
     return !piece.empty();
   }
 
-  // Where a frame begins, nothing of what came before is needed.
-  void note_frame(std::uint64_t offset) {
+  // Where a frame begins, nothing of what came before is needed, and nothing may be left of it: where libzstd has more
+  // room than the frame asks for, it unpacks more of one that is damaged.
+  void begin_frame(std::uint64_t offset) {
+    state_.reset(::ZSTD_createDStream());
+    if (state_ == nullptr) throw Error{"libzstd has no memory for the state of a file"};
     if (points_.since(offset) < between_points) return;
     StreamPoint here{.offset = offset};
     if (const auto place = input_.place(in_.size - in_.pos)) {
@@ -180,9 +180,10 @@ class ZstdStream final : public ByteStream {
 }  // namespace detail
 
 /// Names files that are compressed by zstd, for CsvStream and its like. To go on in the middle of one takes as long as
-/// to unpack 256 KiB and the frame in which they end: a file of one frame, as zstd itself writes it, is read again from
-/// its begin; pzstd, and what writes the seekable format, make many frames. Example:
-/// ry::CsvStream{ry::zstd("a-*.csv.zst")}
+/// to unpack 256 KiB and the frame in which they end: a file of one frame, as zstd itself writes it (with -T0 and
+/// --rsyncable, too), is read again from its begin, for libzstd tells no state that another process could go on with.
+/// pzstd, what writes the seekable format, and split -C 16M --filter='zstd -c' a.csv >a.csv.zst make many frames.
+/// Example: ry::CsvStream{ry::zstd("a-*.csv.zst")}
 [[nodiscard]] inline CompressedFiles zstd(InputFiles files) {
   return {std::move(files), [](const std::string& path) -> std::unique_ptr<detail::ByteStream> {
             return std::make_unique<detail::ZstdStream>(path);

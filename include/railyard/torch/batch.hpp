@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/torch/detail/block_tensors.hpp"
+#include "railyard/torch/detail/gpu_copies.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/error.hpp"
@@ -67,19 +68,30 @@ class Batch {
   [[nodiscard]] at::Tensor tensor(std::string_view name) const {
     const Block& block = columns();
     const std::size_t column = block.schema().index_of(name);
-    return detail::tensor_of(block.schema()[column], block[column], all().padding).to(all().device);
+    return on_device([&](detail::BatchBuffers& buffers) {
+      return detail::tensor_of(block.schema()[column], block[column], all().padding, buffers);
+    });
   }
   /// Returns how long each sample of a column is that was padded. Shapes: (samples) of int64.
   [[nodiscard]] at::Tensor lengths(std::string_view name) const {
     const Block& block = columns();
     const std::size_t column = block.schema().index_of(name);
-    return detail::lengths_of(block.schema()[column], block[column]).to(all().device);
+    return on_device([&](detail::BatchBuffers& buffers) {
+      return detail::lengths_of(block.schema()[column], block[column], buffers);
+    });
   }
 
  private:
   [[nodiscard]] const detail::BatchColumns& all() const {
     if (columns_) return *columns_;
     throw ConfigError{"this batch has no columns by name: its loader was not made of a railyard::Dataset"};
+  }
+
+  // Makes a tensor in memory from which it goes to the batch's device without a wait of the host.
+  template <class Make>
+  [[nodiscard]] at::Tensor on_device(const Make& make) const {
+    detail::BatchBuffers buffers{0, detail::takes_pinned_memory(all().device)};
+    return make(buffers).to(all().device, /*non_blocking=*/true);
   }
 
   std::size_t size_ = 0;

@@ -91,7 +91,8 @@ struct LoaderState {
     if (!part) {
       is_over = true;
       batch.reset();
-      return source->close();
+      source->close();
+      return refuse_empty_epoch();
     }
     end_step();
     if (completes_batch) before = std::move(after);
@@ -101,6 +102,21 @@ struct LoaderState {
                   std::move(part->columns));
     if (options.drives_step) announce(part->samples);
     num_ended = worker->steps();
+  }
+
+  // A loop over nothing would look like one that has been done. What is consumed is alike on all ranks, but of parts of
+  // their own, of which one may have no sample to evaluate.
+  void refuse_empty_epoch() const {
+    if (after.consumed() > 0 || (is_own && !options.drives_step)) return;
+    throw ConfigError{compose(
+        "a loader on rank {}/{} was given no sample in epoch {}: {}", worker->rank(), worker->world_size(), epoch,
+        shares.drop_last
+            ? compose("the samples do not fill a batch of {}, and drop_last leaves out what does not: use smaller "
+                      "batches, or leave drop_last out; or there is none, as where filter() keeps none: look at the "
+                      "dataset with ry::show()",
+                      shares.global_batch_size)
+            : std::string{"its dataset has none, as where filter() keeps none, or the source is empty: look at it with "
+                          "ry::show()"})};
   }
 
   // Makes the next begin() start there.
@@ -222,18 +238,19 @@ struct LoaderState {
   // Places are as good as they were, but steps are of other samples than those that the learning rate was chosen for.
   void tell_of_sizes(const State& state) const {
     if (worker->rank() != 0) return;
-    std::string text;
-    const auto compare = [&](std::string_view name, std::string_view words, std::size_t now) {
-      const Value* value = state.values.find(name);
-      if (value == nullptr) return;  // an older release has saved it
-      const auto then = static_cast<std::size_t>(value->as<std::int64_t>());
-      const auto shown = [](std::size_t size) { return size == 0 ? "none" : compose("{}", size); };
-      if (then != now)
-        text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ", words, shown(now), shown(then));
+    const auto saved = [&state](std::string_view name) {
+      const Value* const value = state.values.find(name);
+      return value == nullptr ? std::size_t{0} : static_cast<std::size_t>(value->as<std::int64_t>());
     };
-    compare("global_batch_size", "global batch size", options.global_batch_size);
-    compare("batch_size_per_worker", "batch size per worker", options.batch_size_per_worker);
-    if (!text.empty()) worker->warn(compose("a loader goes on with another size of batches: {}", text));
+    const std::size_t of_all = saved("global_batch_size");
+    const std::size_t of_each = saved("batch_size_per_worker");
+    if (of_all == options.global_batch_size && of_each == options.batch_size_per_worker) return;
+    if (of_all == 0 && of_each == 0) return;  // an older release has saved neither
+    const auto words = [](std::size_t all, std::size_t each) {
+      return all > 0 ? compose("a global batch size of {}", all) : compose("a batch size per worker of {}", each);
+    };
+    worker->warn(compose("a loader goes on with {} instead of {}",
+                         words(options.global_batch_size, options.batch_size_per_worker), words(of_all, of_each)));
   }
 
   // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. Ranks
@@ -345,7 +362,8 @@ class Loader {
 
   explicit Loader(detail::LoaderState state) : state_(std::make_unique<detail::LoaderState>(std::move(state))) {}
 
-  /// Starts the next epoch, also where the last one was left half way.
+  /// Starts the next epoch, also where the last one was left half way. Throws, as ++ does: what reading throws;
+  /// ConfigError at the end of an epoch without any sample.
   [[nodiscard]] Iterator begin() {
     state_->start_epoch();
     return Iterator{*state_};

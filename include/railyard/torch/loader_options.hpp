@@ -36,7 +36,8 @@ struct LoaderOptions {
   /// Makes data and target of the samples. By default data are the columns of numbers: one alone in its own dtype and
   /// shape, several side by side as f32 of shape (samples, numbers of all of them); undefined if there is none. Columns
   /// of texts are left out, see Batch::columns(). target is the label's column in its own dtype. Both are made by a
-  /// thread that reads ahead. A function given here is called by the loop's own thread, batch after batch.
+  /// thread that reads ahead. A function given here is called by the loop's own thread, batch after batch;
+  /// the first dimension of its data, if there is any, counts the samples.
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
   /// What samples end with that are shorter than the longest of their batch.
   double padding = 0;
@@ -50,7 +51,8 @@ struct LoaderOptions {
   std::size_t threads = 2;
   /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
   std::size_t prefetch = 0;
-  /// Bytes that all samples under way, and tensors made of them, may take for each worker; see EpochOptions.
+  /// Bytes that all samples under way, and tensors made of them, may take for each worker; see EpochOptions. As many
+  /// again may be on their way to a GPU, in pinned memory.
   std::size_t bound_bytes = std::size_t{256} << 20U;
 
   // The following is for all loaders.

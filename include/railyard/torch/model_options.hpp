@@ -14,7 +14,9 @@
 namespace railyard::inline v0_1 {
 
 /// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike. With a
-/// GradScaler an overflow is nothing to tell of, or to stop for, unless it goes on.
+/// GradScaler an overflow is nothing to tell of, or to stop for, unless it goes on. On a GPU `skip` and `stop` have the
+/// host wait, once in each backward pass, until the device has come to its end: an optimizer that is to leave a step
+/// out must know before it begins. With `allow`, and without a GradScaler, the host waits for nothing.
 enum class NonFinite : std::uint8_t {
   /// Every gradient becomes undefined on all ranks, so that the optimizer leaves the step out, and the running
   /// statistics of normalising modules go back to what they were when samples() began the step. StepTimes::skipped
@@ -24,9 +26,11 @@ enum class NonFinite : std::uint8_t {
   allow,  ///< it stays, as in a loop without Railyard
 };
 
-/// Says whether gradients are exchanged while the backward pass goes on, by a thread of its own for each worker.
+/// Says whether gradients are exchanged while the backward pass goes on: by a thread of its own for each worker, or on
+/// a GPU by a stream of its own.
 enum class Overlap : std::uint8_t {
-  automatic,  ///< where there is a core for that thread, and between hosts, where the network is waited for
+  automatic,  ///< on GPUs; on CPUs where there is a core for that thread, and between hosts, where the network is
+              ///< waited for
   off,        ///< no: all are exchanged when the pass has ended
   on,         ///< wherever the backend and the model allow it
 };
@@ -45,10 +49,13 @@ struct ModelOptions {
   AnyCommHook comm_hook{};
   /// Whether gradients are exchanged, bucket by bucket, as soon as all ranks have them. The same bits either way. It
   /// begins when one whole step has shown the order in which they come. Not used with a comm_hook, whose collectives
-  /// would come among those of the user's own thread, on GPUs, by backends other than Gloo and SharedMemory (Checked
-  /// ones are others), and where that step has shown a gradient that comes in several parts in one
-  /// backward pass (re-entrant checkpointing of a shared parameter); where one does so later, backward() throws. A
-  /// backward pass that ends by an exception ends the group.
+  /// would come among those of the user's own thread, by backends other than Gloo, SharedMemory and Nccl (Checked
+  /// ones are others), where a model lies on the CPU in part and on a GPU in part, and where that step has shown a
+  /// gradient that comes in several parts in one backward pass (re-entrant checkpointing of a shared parameter); where
+  /// one does so later, backward() throws. A backward pass that ends by an exception ends the group.
+  ///
+  /// By Nccl, on or off, .grad of each parameter is from then on a part of a flat tensor, which stays from step to
+  /// step.
   Overlap overlap = Overlap::automatic;
   /// The most bytes of gradients in a bucket, and in the first one, which is ready when the pass has barely begun. A
   /// larger parameter has a bucket to itself. Between hosts it is an eighth of all gradients (256 KiB at least) where

@@ -2,6 +2,7 @@
 // Makes a loader from a dataset, a pair of tensors or a LibTorch dataset. Torch room.
 #pragma once
 
+#include "railyard/torch/detail/gpu_batches.hpp"
 #include "railyard/torch/loader.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -210,6 +211,10 @@ inline void check_options_without_dataset(const Worker& worker, const LoaderOpti
         "smaller batches, or leave drop_last out",
         worker.rank(), worker.world_size(), *num_samples, shares.global_batch_size)};
   }
+  const at::Device home = device(worker);
+  if (takes_pinned_memory(home)) {
+    source = std::make_unique<GpuBatches>(std::move(source), home, options.bound_bytes);
+  }
   return Loader{{.worker = &worker,
                  .source = std::move(source),
                  .options = options,
@@ -220,7 +225,7 @@ inline void check_options_without_dataset(const Worker& worker, const LoaderOpti
                  .order = is_own ? order_of_own(shares, num_samples)
                                  : order + (num_samples ? compose("samples: {}\n", *num_samples) : ""),
                  .is_own = is_own,
-                 .home = device(worker)}};
+                 .home = home}};
 }
 
 // fetch: a Fetch or a FetchRange.
@@ -294,9 +299,12 @@ class WholeFeeds {
                                                         bool reads_alone) {
   if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
   if (dataset.is_divided()) return dataset.is_indexed() ? nullptr : next_stream_feed(worker, options.bound_bytes);
-  if (reads_alone || !own_operations(dataset)) return nullptr;
-  const std::string what =
-      compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
+  const auto operations = own_operations(dataset);
+  if (!operations || (reads_alone && operations->keeps_count())) return nullptr;
+  const std::string what = operations->keeps_count()
+                               ? compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle,
+                                         dataset.common()->name)
+                               : compose("blocks {} {}", options.bound_bytes, dataset.common()->name);
   std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().at(what);
   if (feed == nullptr) {
     feed = make_feed(worker, compose("whole/{}/{}", worker.world().node, std::hash<std::string>{}(what)),
@@ -412,10 +420,11 @@ template <class D>
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
-/// its size(); with or without .map(Stack<>()). The loop reads it by itself. Throws: ConfigError if size() is empty, or
-/// if the options set what is for loaders of a railyard::Dataset; in the loop, what the dataset throws, with the
-/// samples that it was asked for: a DataError, unless that was another Error. Example: ry::prepare_loader(worker,
-/// MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+/// its size(); with or without .map(Stack<>()). Samples of a type of the user's are collated by .map() of a
+/// torch::data::transforms::Collation<torch::data::Example<>, std::vector<Type>>. The loop reads it by itself. Throws:
+/// ConfigError if size() is empty, or if the options set what is for loaders of a railyard::Dataset; in the loop, what
+/// the dataset throws, with the samples that it was asked for: a DataError, unless that was another Error. Example:
+/// ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
 template <class D>
 [[nodiscard]] Loader prepare_loader(Worker& worker, D dataset, const LoaderOptions& options) {
   static_assert(
@@ -427,7 +436,9 @@ template <class D>
     static_assert(
         detail::is_loadable<detail::BatchOf<D>>,
         "prepare_loader(worker, dataset, options): the dataset must yield torch::data::Example<> or TensorExample, "
-        "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>().");
+        "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>(), or, where samples are "
+        "of a "
+        "type of your own, with a torch::data::transforms::Collation of yours that makes Example<> of them.");
     if constexpr (detail::is_loadable<detail::BatchOf<D>>) {
       detail::check_options_without_dataset(
           worker, options, "a LibTorch dataset",

@@ -142,7 +142,8 @@ inline void seed_apart(Worker& worker) {
 ///
 /// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
 /// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
-/// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
+/// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense. Of what
+/// was used on some ranks alone, or in no step, and of sparse gradients Result::warnings() tell once.
 /// Not averaged: what torch::autograd::grad() returns, buffers unless ModelOptions::buffers says so, and what
 /// a model has not registered (replica_difference() finds that). torch's
 /// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Optimizers whose work and state are divided among the ranks of each host. Torch room.
+// Optimizers whose work and state are divided among the ranks of each host, or among all GPUs. Torch room.
 #pragma once
 
 #include "railyard/torch/detail/autocast_settings.hpp"
+#include "railyard/torch/detail/device_optimizer.hpp"
 #include "railyard/torch/detail/gradient_refusals.hpp"
 #include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/detail/master_weights.hpp"
@@ -21,6 +22,8 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/optimizer.h>
 
@@ -42,16 +45,21 @@ struct PreparedOptimizerOptions {
   /// optimizer in f32, as the sum of the ranks. The copies are divided among the ranks as the optimizer's state is, and
   /// saved with it. Weights in other types are updated as they are.
   bool master_weights = false;
+  /// On GPUs: bytes of weights, about, that are updated by the same kernels and gathered from the ranks by one
+  /// collective. Equal on all ranks.
+  std::size_t block_bytes = std::size_t{32} << 20U;
 };
 
 /// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks of a host share memory the weights
 /// exist once for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after
 /// backward() the .grad of these parameters is undefined, since no rank has all of the mean. Several hosts, of equally
-/// many ranks, have one copy each, with the optimizer's state once per host. Elsewhere it is the optimizer that it is
-/// made of.
+/// many ranks, have one copy each, with the optimizer's state once per host. Where the ranks have GPUs and Nccl, each
+/// GPU has all weights and gradients, as with any optimizer, but only its part of the optimizer's state: it updates
+/// that part, and then the weights are gathered. Elsewhere it is the optimizer that it is made of.
 ///
-/// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
-/// must write them does so on the first rank of each host, between two barriers.
+/// Every rank calls the same functions in the same order. Between two calls weights that ranks share are only to be
+/// read; whoever must write them does so on the first rank of each host, between two barriers. Those on GPUs are
+/// written on all ranks alike.
 template <detail::ElementwiseOptimizer X>
 class PreparedOptimizer {
  public:
@@ -72,8 +80,11 @@ class PreparedOptimizer {
         shared.push_back(parameter);
       }
     }
-    compare_with_other_ranks(groups, defaults);  // whose pieces must be of the same weights
+    compare_with_other_ranks(groups, defaults, options.block_bytes);  // whose pieces must be of the same weights
     if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
+    if (detail::DeviceOptimizer<X>::is_for(parameters_)) {
+      device_ = std::make_unique<detail::DeviceOptimizer<X>>(worker, parameters_, options.block_bytes);
+    }
     std::vector<torch::optim::OptimizerParamGroup> own;
     for (std::size_t index = 0; index < groups.size(); ++index) {
       auto tensors = own_tensors(parameters_[index]);
@@ -82,6 +93,7 @@ class PreparedOptimizer {
                         : torch::optim::OptimizerParamGroup(std::move(tensors)));
     }
     inner_ = std::make_unique<X>(std::move(own), defaults);
+    if (device_ != nullptr) device_->plan(parameters_);
   }
 
   /// Makes all gradients undefined: also where LibTorch would fill them with zeros, which still move momentum.
@@ -89,9 +101,9 @@ class PreparedOptimizer {
     for (auto& group : inner_->param_groups()) {
       for (at::Tensor& tensor : group.params()) tensor.mutable_grad().reset();
     }
-    for (const auto& [weights, master] : masters_) weights.mutable_grad().reset();
-    if (shared_ == nullptr) return;
-    for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) one.whole.mutable_grad().reset();
+    }
   }
 
   /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
@@ -129,16 +141,23 @@ class PreparedOptimizer {
     const at::NoGradGuard no_grad;
     take_gradients();
     double square = 0;
-    const auto add = [&square](const at::Tensor& gradient) {
+    std::vector<at::Tensor> norms;  // on the GPU, which is waited for once
+    const auto add = [&](const at::Tensor& gradient) {
       // In the type of a half tensor the norm itself would overflow.
       const at::Tensor numbers = detail::as_real(gradient);
-      const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
-      square += norm * norm;
+      const at::Tensor norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type()));
+      if (norm.is_cuda()) {
+        norms.push_back(norm.to(at::ScalarType::Double));
+      } else {
+        square += norm.template item<double>() * norm.template item<double>();
+      }
     };
     // Of pieces that several hosts have alike, those of the first host count.
-    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](const at::Tensor& piece) { add(piece.grad()); });
-    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](const at::Tensor& whole) { add(whole.grad()); });
-    if (shared_ != nullptr) {
+    if (shared_ == nullptr || !shared_->is_copy()) for_each_piece([&](const at::Tensor& piece) { add(piece.grad()); });
+    const bool is_divided = shared_ != nullptr || (device_ != nullptr && device_->divides_gradients());
+    if (!is_divided || worker_->rank() == 0) for_each_whole([&](const at::Tensor& whole) { add(whole.grad()); });
+    if (!norms.empty()) square += at::stack(norms).square().sum().template item<double>();
+    if (is_divided) {
       square = sum_of_squares(square, max_norm);
     } else {
       worker_->extension<detail::UpdateDigest>().add_clipping(max_norm);
@@ -155,9 +174,11 @@ class PreparedOptimizer {
     check_complete("scale_gradients_()");
     const at::NoGradGuard no_grad;
     take_gradients();
-    const auto scale = [factor](const at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
-    for_each_piece(scale);
-    for_each_whole(scale);
+    std::vector<at::Tensor> gradients;
+    const auto add = [&gradients](const at::Tensor& tensor) { gradients.push_back(tensor.grad()); };
+    for_each_piece(add);
+    for_each_whole(add);
+    if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
   }
 
   /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
@@ -169,9 +190,10 @@ class PreparedOptimizer {
     std::vector<at::Tensor> gradients;
     for (const auto& group : parameters_) {
       for (const detail::OptimizedTensor& one : group) {
+        const bool is_whole = !one.piece || (one.piece->has_whole_weights && one.whole.grad().defined());
         const bool is_taken = !one.piece && one.has_master && !one.whole.grad().defined();
-        gradients.push_back(one.piece ? full_gradient(one.whole, *one.piece)
-                                      : (is_taken ? one.master : one.whole).grad());
+        gradients.push_back(is_whole ? (is_taken ? one.master : one.whole).grad()
+                                     : full_gradient(one.whole, *one.piece));
       }
     }
     return gradients;
@@ -191,8 +213,10 @@ class PreparedOptimizer {
   /// other parameters or is another one; nothing is changed then.
   void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
 
-  /// Whether the ranks of a host share the weights, and each updates its piece.
-  [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
+  /// Whether each rank updates its piece of the weights, which the ranks of a host share, or which all have.
+  [[nodiscard]] bool is_sharded() const noexcept {
+    return shared_ != nullptr || (device_ != nullptr && device_->is_divided());
+  }
 
  private:
   void check(const at::Tensor& parameter) const {
@@ -234,7 +258,8 @@ class PreparedOptimizer {
   }
 
   void compare_with_other_ranks(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                                const typename detail::OptimizerFields<X>::Options& defaults) const {
+                                const typename detail::OptimizerFields<X>::Options& defaults,
+                                std::size_t block_bytes) const {
     if (worker_->world_size() == 1) return;
     std::string mine;
     for (std::size_t group = 0; group < parameters_.size(); ++group) {
@@ -247,7 +272,8 @@ class PreparedOptimizer {
     detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
     detail::UpdateSettings settings = detail::UpdateSettings::of_none<X>();
     for (const auto& group : groups) settings.add<X>(group.has_options() ? group.options() : defaults);
-    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, settings.text());
+    const std::string text = settings.text() + detail::compose("block_bytes: {}\n", block_bytes);
+    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, text);
     const std::string difference = detail::difference_of_settings(texts);
     if (difference.empty()) return;
     throw ConfigError{detail::compose(
@@ -273,7 +299,9 @@ class PreparedOptimizer {
     std::vector<at::Tensor> tensors;
     for (detail::OptimizedTensor& parameter : parameters) {
       parameter.piece = detail::gradient_exchange_of(*worker_)->find(parameter.whole)->piece.lock();
-      if (parameter.has_master && parameter.own().defined()) {
+      if (parameter.piece) pieces_.push_back(parameter.piece);
+      const bool has_flat_master = parameter.piece && parameter.piece->master.defined();
+      if (parameter.has_master && !has_flat_master && parameter.own().defined()) {
         const at::Tensor& weights = parameter.own();
         at::Tensor master = weights.detach().to(at::ScalarType::Float);
         masters_.emplace_back(weights, master);
@@ -283,11 +311,15 @@ class PreparedOptimizer {
       tensors.push_back(parameter.own());
       if (!parameter.piece) whole_.push_back(parameter.own());
     }
+    for (const detail::OptimizedTensor& one : parameters) {
+      if (one.piece && one.piece->has_whole_weights && !one.has_master) whole_.push_back(one.whole);
+    }
     return tensors;
   }
 
-  // Gives the gradients of weights that every rank has whole to their copies in f32.
+  // Gives the gradients of weights that every rank has whole to their copies in f32, or to its parts of them.
   void take_gradients() const {
+    if (device_ != nullptr) device_->take_gradients();
     for (const auto& [weights, master] : masters_) {
       at::Tensor& gradient = weights.mutable_grad();
       if (!gradient.defined()) continue;
@@ -301,15 +333,18 @@ class PreparedOptimizer {
     const at::NoGradGuard no_grad;
     take_gradients();
     for (const auto& [weights, master] : masters_) detail::follow_weights(master, weights);
-    inner_->step();
+    if (device_ != nullptr) {
+      device_->update(*inner_);
+    } else {
+      inner_->step();
+    }
     for (const auto& [weights, master] : masters_) weights.copy_(master);
     detail::forget_casts();
   }
 
   template <class Visit>
   void for_each_piece(const Visit& visit) {
-    if (shared_ == nullptr) return;
-    for (const auto& piece : shared_->pieces()) {
+    for (const auto& piece : pieces_) {
       if (!piece->is_empty() && piece->updated().grad().defined()) visit(piece->updated());
     }
   }
@@ -322,8 +357,10 @@ class PreparedOptimizer {
 
   Worker* worker_;
   detail::OptimizedGroups parameters_;
-  std::vector<at::Tensor> whole_{};  // what every rank updates by itself
+  std::vector<at::Tensor> whole_{};  // of which this rank has all of the gradient
+  std::vector<std::shared_ptr<detail::GradientPiece>> pieces_{};
   std::unique_ptr<detail::SharedWeights> shared_{};
+  std::unique_ptr<detail::DeviceOptimizer<X>> device_{};  // where some weights are on a GPU
   std::unique_ptr<X> inner_{};
   std::vector<std::pair<at::Tensor, at::Tensor>> masters_{};  // weights and their copies in f32
 };

@@ -51,7 +51,7 @@ namespace detail {
 // Writes a saved tensor to where a module's is: of weights that ranks share, this rank's piece.
 inline void put_tensor(const SavedTensor& saved, const at::Tensor& target) {
   const auto piece = GradientExchange::piece_of(target);
-  if (!piece) return saved.read_into(target);
+  if (!piece || piece->has_whole_weights) return saved.read_into(target);
   if (!piece->is_empty()) saved.read_piece(target, piece->begin, piece->end, piece->weights);
 }
 

@@ -13,7 +13,8 @@ namespace railyard::inline v0_1 {
 /// Says what announces that the machine will be taken away. Where the training function has a TrainState, all ranks
 /// then save it at the end of the same step and leave, within RunConfig::stop_grace; so they do after Ctrl-C.
 struct PreemptionConfig {
-  /// Of SIGTERM, SIGUSR1, SIGINT and SIGHUP, those that do.
+  /// Of SIGTERM, SIGUSR1, SIGUSR2, SIGINT and SIGHUP, those that do. SIGUSR1 and SIGUSR2 are the program's own if they
+  /// do not.
   std::vector<int> signals{SIGTERM, SIGUSR1};
   /// A file that does as soon as it exists; none if empty.
   std::filesystem::path file{};

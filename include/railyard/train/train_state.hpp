@@ -48,6 +48,14 @@ concept DrivesEpochs = requires(const T& part) {
   { part.drives_step() } -> std::convertible_to<bool>;
 };
 
+// Takes in what another rank has gathered for itself, as running metrics do: each rank has a state of its own. Law:
+// after that it behaves as one that has been given the samples of both.
+template <class T>
+concept Mergeable = std::copy_constructible<T> && requires(T& part, const T& other) {
+  part.merge(other);
+  part.reset();
+};
+
 // Is an optimizer, whose state says the options of each group of parameters.
 template <class T>
 concept HasParameterGroups = requires(T& part) {
@@ -62,11 +70,23 @@ class StatePart {
   template <HasState T>
   StatePart(std::string name, T& part)
       : name_(std::move(name)),
-        take_([&part] { return State{StateAccess<T>::take(part)}; }),
+        take_([&part] {
+          State state{StateAccess<T>::take(part)};
+          state.is_own |= detail::Mergeable<T>;
+          return state;
+        }),
         put_([&part](const State& state) { StateAccess<T>::put(part, state); }),
         has_options_(detail::HasParameterGroups<T>) {
     if constexpr (detail::DrivesEpochs<T>) {
       if (part.drives_step()) next_epoch_ = [&part] { return static_cast<std::int64_t>(part.next_epoch()); };
+    }
+    if constexpr (detail::Mergeable<T>) {
+      reset_ = [&part] { part.reset(); };
+      merge_ = [&part](const State& state) {
+        T other = part;  // made alike
+        StateAccess<T>::put(other, state);
+        part.merge(other);
+      };
     }
   }
   template <class T>
@@ -82,6 +102,8 @@ class StatePart {
   std::string name_;
   std::function<State()> take_{};
   std::function<void(const State&)> put_{};
+  std::function<void()> reset_{};  // both of those that can be merged
+  std::function<void(const State&)> merge_{};
   std::function<std::int64_t()> next_epoch_{};
   bool has_options_ = false;
 };
@@ -231,12 +253,7 @@ class TrainState {
     worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
     const auto begin = Clock::now();
     for (const StatePart& part : parts_) {
-      const auto state = checkpoint.load(part.name_, worker_->rank());
-      if (!state) {
-        missing += (missing.empty() ? "" : ", ") + part.name_;
-        continue;
-      }
-      put(part, *state);
+      if (!put_back(part, checkpoint)) missing += (missing.empty() ? "" : ", ") + part.name_;
     }
     const auto end = Clock::now();
     worker_->barrier();
@@ -291,9 +308,26 @@ class TrainState {
     });
   }
 
-  void put(const StatePart& part, const State& state) const {
+  // Returns false if there is nothing for this rank. Of what ranks have gathered for themselves, fewer of them take in
+  // what those that are gone had, and of more of them the new ones begin with nothing: together they have all of it.
+  [[nodiscard]] bool put_back(const StatePart& part, const Checkpoint& checkpoint) const {
+    const int num_before = checkpoint.manifest().world_size;
+    const auto state = checkpoint.load(part.name_, worker_->rank());
+    if (!state) {
+      if (part.reset_ && worker_->rank() >= num_before) part.reset_();
+      return false;
+    }
+    put(part, part.put_, *state);
+    if (!state->is_own || !part.merge_) return true;
+    for (int gone = worker_->rank() + worker_->world_size(); gone < num_before; gone += worker_->world_size()) {
+      if (const auto other = checkpoint.load(part.name_, gone)) put(part, part.merge_, *other);
+    }
+    return true;
+  }
+
+  void put(const StatePart& part, const std::function<void(const State&)>& to, const State& state) const {
     try {
-      part.put_(state);
+      to(state);
     } catch (const ConfigError& error) {
       throw ConfigError{detail::compose("the part \"{}\" of the TrainState does not fit the checkpoint {}: {}",
                                         part.name_, worker_->resumes_from(), error.what())};

@@ -15,6 +15,7 @@
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_record.hpp"
 #include "railyard/train/detail/run_settings.hpp"
+#include "railyard/train/detail/shared_shelves.hpp"
 #include "railyard/train/detail/supervise.hpp"
 #include "railyard/train/detail/together.hpp"
 #include "railyard/train/detail/training_function.hpp"
@@ -116,7 +117,8 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   for (const int signal : run.preemption.signals) {
     if (std::find(caught_signals.begin(), caught_signals.end(), signal) != caught_signals.end()) continue;
     throw ConfigError{compose(
-        "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGINT and SIGHUP",
+        "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGUSR2, SIGINT and "
+        "SIGHUP",
         signal_name(signal), signal)};
   }
   if (run.preemption.exit_status < 1 || run.preemption.exit_status > 255) {
@@ -568,6 +570,7 @@ class Trainer<B, S> {
     }
     WorkerOf<B> worker{link, context, world, std::move(backend)};
     link.post(detail::encode_started(worker.host()));
+    detail::share_shelves(worker, link, datasets_);
     try {
       function.call(worker);
     } catch (const detail::Leave&) {

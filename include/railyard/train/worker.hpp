@@ -12,6 +12,7 @@
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/device_line.hpp"
 #include "railyard/core/host_memory.hpp"
 #include "railyard/core/mean.hpp"
 #include "railyard/core/scaling.hpp"
@@ -106,6 +107,8 @@ class Worker {
   /// A second line of sums for one other thread of each rank, where the backend has such; nullptr otherwise. All ranks
   /// call it at the same place; the first call joins the ranks anew. Lives as long as the worker.
   [[nodiscard]] virtual SideLine* side_line() = 0;
+  /// A second line of operations on the device, where the backend has such; otherwise as side_line().
+  [[nodiscard]] virtual DeviceLine* device_line() = 0;
   /// When a collective that begins now is to give up.
   [[nodiscard]] Deadline collective_deadline() const {
     const bool is_setting_up = !has_ended_step_ && context_->setup_timeout.count() > 0;

@@ -67,6 +67,16 @@ class WorkerOf final : public Worker {
     }
   }
 
+  [[nodiscard]] DeviceLine* device_line() override {
+    if constexpr (requires(B & backend, const Deadline& deadline) {
+                    { backend.device_line(deadline) } -> std::same_as<DeviceLine*>;
+                  }) {
+      return backend_->device_line(this->collective_deadline());
+    } else {
+      return nullptr;
+    }
+  }
+
   [[nodiscard]] B& backend() noexcept {
     this->note_backend();
     return *backend_;

@@ -5,6 +5,7 @@
 
 #include "railyard/workers/detail/agent.hpp"
 #include "railyard/workers/detail/agent_lines.hpp"
+#include "railyard/workers/detail/arrivals.hpp"
 #include "railyard/workers/detail/bulletin.hpp"
 #include "railyard/workers/detail/host_identity.hpp"
 #include "railyard/workers/detail/launch_environment.hpp"
@@ -14,11 +15,12 @@
 #include "railyard/workers/detail/launched_members.hpp"
 #include "railyard/workers/detail/listener.hpp"
 #include "railyard/workers/detail/own_address.hpp"
+#include "railyard/workers/detail/torch_arrivals.hpp"
 #include "railyard/workers/processes.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
-#include "railyard/core/detail/wire.hpp"
 #include "railyard/core/joining.hpp"
 #include "railyard/core/scaling.hpp"
 
@@ -79,6 +81,7 @@ class Launched {
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
     detail::WaitTeller teller{subject, plan.say};
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
+    if (detail::agrees_on_attempts(launch_)) count_arrival(*bulletin, deadline);
     if (leads()) {
       say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
       gather(*bulletin, teller, deadline);
@@ -86,6 +89,7 @@ class Launched {
     } else {
       find_leader(*bulletin, teller, deadline);
     }
+    counted_.leave();
   }
 
   [[nodiscard]] bool leads() const noexcept { return launch_.process == leading_; }
@@ -167,23 +171,29 @@ class Launched {
     follow_up(launch_.process);
     first_generation_ = static_cast<std::uint32_t>(generation << generation_bits);
     listen(0, static_cast<std::uint32_t>(generation));
-    agents_.clear();
-    agents_.resize(index(num_processes()));
+    agents_ = detail::Arrivals{index(num_processes()), plan_.say};
     return {.process = leading_, .host = address_, .port = listener_->port(), .generation = generation};
   }
 
   /// Waits for those who have had a part under the leader that is lost. Returns whether they have come, or is_last says
   /// that they are waited for no more: then this process leads.
   [[nodiscard]] bool take_place(const Deadline& deadline, bool is_last) {
-    while (misses_anybody()) {
+    while (misses_anybody() || agents_.is_contested()) {
+      if (const auto conflict = agents_.settle()) {
+        say(detail::compose("{} is not let in: there is another one of its number", conflict->second));
+        agents_.drop_contenders(conflict->place);
+        continue;
+      }
       auto agent = listener_->take_agent(deadline);
       if (!agent) break;
       const int slot = slot_of_other(agent->hello.process);
-      if (slot != 0 && !agents_[index(slot)] && agent->misfit.empty()) {
-        agents_[index(slot)] = std::move(agent);
-      } else {
-        say(detail::compose("{} is not let in: {}", agent->connection.peer(),
-                            agent->misfit.empty() ? "there is another one of its number" : agent->misfit));
+      const std::string peer = agent->connection.peer();
+      try {
+        if (slot == 0) throw ConfigError{"there is another one of its number"};
+        if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
+        agents_.add(slot, std::move(*agent));
+      } catch (const Error& error) {
+        say(detail::compose("{} is not let in: {}", peer, error.what()));
       }
     }
     if (misses_anybody() && !is_last) {
@@ -207,8 +217,7 @@ class Launched {
   }
 
  private:
-  using Agents = std::vector<std::optional<detail::AgentConnection>>;  // by process
-
+  static constexpr std::chrono::nanoseconds most_of_a_try = std::chrono::seconds{3};  // to reach the one that leads
   static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
 
   // Whether the run goes on under one that was chosen, which has let this process in.
@@ -295,50 +304,44 @@ class Launched {
     secret_.emplace(detail::text_bytes(secret));
     address_ = address_towards(launch_.leader_host);
     if (!plan_.launch.network.empty()) detail::check_is_sought_at(bulletin.host_to_listen_on(), address_);
-    const auto generation = static_cast<std::uint32_t>(launch_.restart);
+    const std::uint32_t generation = generation_of_attempt();
     listen(bulletin.port_to_listen_on(), generation);
     bulletin.post({.host = address_,
                    .port = listener_->port(),
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
 
-    Agents agents(static_cast<std::size_t>(launch_.num_processes));
+    detail::Arrivals arrivals{index(num_processes()), plan_.say};
     try {
-      if (!await_all(agents, bulletin, teller, deadline)) return;
-      check_newcomers(agents);
+      if (!await_all(arrivals, bulletin, teller, deadline)) return;
+      check_newcomers(arrivals);
     } catch (const std::exception& error) {
-      refuse(agents, error);
+      refuse(arrivals, error);
       throw;
     }
     if (!plan_.is_elastic) listener_->expect_no_more_agents();
-    take_in(agents);
+    take_in(arrivals);
   }
 
   // Returns false if the run goes on under another.
-  [[nodiscard]] bool await_all(Agents& agents, const detail::Bulletin& bulletin, detail::WaitTeller teller,
+  [[nodiscard]] bool await_all(detail::Arrivals& arrivals, const detail::Bulletin& bulletin, detail::WaitTeller teller,
                                const Deadline& deadline) {
     teller.start();
-    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
-      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
-      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
-      if (agent) {
-        const int process = agent->hello.process;
-        const bool is_double = process <= 0 || process >= launch_.num_processes || agents[index(process)];
-        agents[is_double ? 0 : index(process)] = std::move(agent);
-        if (is_double) {
-          throw ConfigError{detail::compose(
-              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
-              "of its own, and the same one as its launcher says",
-              process, launch_.num_processes, agents.front()->connection.peer())};
-        }
-        --num_missing;
+    detail::AwakeTime time{Deadline::Clock::now()};
+    while (true) {
+      if (const auto conflict = arrivals.settle()) throw ConfigError{conflict->text()};
+      counted_.throw_if_outdated();
+      if (arrivals.is_complete()) return true;
+      const bool is_late = time.is_over(deadline);
+      if (auto agent = listener_->take_agent(Deadline::after(time.until_next_look(deadline)))) {
+        take_arrival(arrivals, std::move(*agent));
         continue;
       }
-      const std::string missing = missing_text(agents);
+      const std::string missing = arrivals.missing_text();
       const std::string count =
-          detail::compose("{} of {} have come", launch_.num_processes - num_missing, launch_.num_processes);
-      if (deadline.expired()) {
-        check_fit(agents);
+          detail::compose("{} of {} have come", index(num_processes()) - arrivals.missing().size(), num_processes());
+      if (is_late) {
+        arrivals.check_fit();
         throw Error{detail::compose(
             "{}: {} did not come within {} ({}): see whether they run, what they print, and whether they can reach {} "
             "port {}, which this process has left in {}",
@@ -350,68 +353,62 @@ class Launched {
       }
       teller.look(detail::compose("{}; {}", missing, count), deadline);
     }
-    return true;
+  }
+
+  void take_arrival(detail::Arrivals& arrivals, detail::AgentConnection agent) {
+    const int process = agent.hello.process;
+    if (process <= 0 || process >= num_processes()) {
+      const ConfigError error{detail::compose("{} says that it is number {} of {}, and number 0 leads",
+                                              agent.connection.peer(), process, num_processes())};
+      arrivals.add(0, std::move(agent));  // to be told with all others
+      throw error;
+    }
+    arrivals.add(process, std::move(agent), counted_.last_of(process));
+  }
+
+  // A folder serves where the store cannot be spoken to as well: torchrun of LibTorch before 2.2 has another one.
+  void count_arrival(const detail::Bulletin& bulletin, const Deadline& deadline) {
+    try {
+      counted_ = {launch_.leader_host, launch_.leader_port, launch_.process, plan_.say, deadline};
+      own_.arrival = counted_.own();
+    } catch (const Error& error) {
+      if (!bulletin.carries_secret()) throw;
+      say(detail::compose("takes attempt {} of the job, as it is told: {}", launch_.restart, error.what()));
+    }
+  }
+  // What is agreed on stands above what the launcher tells.
+  [[nodiscard]] std::uint32_t generation_of_attempt() const noexcept {
+    return own_.arrival > 0 ? own_.arrival : static_cast<std::uint32_t>(launch_.restart);
   }
 
   // Those that have come are not to take the end of this process for its loss, after which a run may begin again.
-  void refuse(Agents& agents, const std::exception& error) const {
+  void refuse(detail::Arrivals& arrivals, const std::exception& error) const {
     listener_->expect_no_more_agents();
+    std::vector<detail::SecureConnection> connections = arrivals.take_all();
     while (auto agent = listener_->take_agent(Deadline::after(std::chrono::nanoseconds{0}))) {
-      agents.push_back(std::move(agent));
+      connections.push_back(std::move(agent->connection));
     }
-    std::vector<detail::SecureConnection> connections;
-    for (auto& agent : agents) {
-      if (agent) connections.push_back(std::move(agent->connection));
-    }
-    detail::WireWriter writer;
-    writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
-    writer.put_text(error.what());
-    detail::AgentLines{std::move(connections), plan_.silence_limit}.post_to_all(detail::Order::refuse, writer.bytes());
+    const bool is_setting = dynamic_cast<const ConfigError*>(&error) != nullptr;
+    detail::AgentLines{std::move(connections), plan_.silence_limit}.post_to_all(
+        detail::Order::refuse, detail::refusal_of(is_setting, error.what()));
   }
 
-  static std::string missing_text(const Agents& agents) {
-    std::vector<int> missing;
-    for (std::size_t process = 1; process < agents.size(); ++process) {
-      if (!agents[process]) missing.push_back(static_cast<int>(process));
-    }
-    return detail::compose("{} {}", missing.size() == 1 ? "process" : "processes", detail::joined_first(missing, 8));
-  }
-
-  static void check_fit(const Agents& agents) {
-    for (const auto& agent : agents) {
-      if (agent && !agent->misfit.empty()) throw ConfigError{agent->misfit};
-    }
-  }
-  void check_newcomers(const Agents& agents) const {
-    check_fit(agents);
-    for (std::size_t process = 1; process < agents.size(); ++process) {
-      check_newcomer(detail::Newcomer::decode(agents[process]->hello.payload), static_cast<int>(process));
+  void check_newcomers(const detail::Arrivals& arrivals) const {
+    arrivals.check_fit();
+    for (std::size_t process = 1; process < arrivals.num_places(); ++process) {
+      detail::Newcomer::decode(arrivals.at(process).hello.payload).check(static_cast<int>(process), own_, leading_);
     }
   }
 
-  void take_in(Agents& agents) {
+  void take_in(detail::Arrivals& arrivals) {
     members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
-    for (std::size_t process = 1; process < agents.size(); ++process) {
-      detail::AgentConnection& agent = *agents[process];
-      const auto newcomer = detail::Newcomer::decode(agent.hello.payload);
+    for (std::size_t process = 1; process < arrivals.num_places(); ++process) {
+      const auto newcomer = detail::Newcomer::decode(arrivals.at(process).hello.payload);
       members_.add(newcomer.num_workers, newcomer.host, newcomer.devices);
-      connections.push_back(std::move(agent.connection));
+      connections.push_back(arrivals.take(process));
     }
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
-  }
-
-  void check_newcomer(const detail::Newcomer& newcomer, int process) const {
-    if (newcomer.settings != own_.settings) {
-      throw ConfigError{detail::compose(
-          "process {} on {} was started with other settings than process {} on {}: \"{}\" there, \"{}\" here; start "
-          "the same program with the same arguments everywhere",
-          process, newcomer.host_name, leading_, own_.host_name, newcomer.settings, own_.settings)};
-    }
-    if (newcomer.num_workers < 1) {
-      throw ConfigError{
-          detail::compose("process {} on {} makes {} workers", process, newcomer.host_name, newcomer.num_workers)};
-    }
   }
 
   // Of the leader, while a run goes on: takes those in who take the place of one that is lost.
@@ -425,7 +422,7 @@ class Launched {
           throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
-        check_newcomer(newcomer, process);
+        newcomer.check(process, own_, leading_);
         detail::LaunchedMembers members = members_;
         members.set(index(slot), newcomer.num_workers, newcomer.host, newcomer.devices);
         detail::check_devices(members);
@@ -455,9 +452,9 @@ class Launched {
 
   // Of one that is about to lead.
   [[nodiscard]] bool misses_anybody() const {
-    for (std::size_t slot = 1; slot < agents_.size(); ++slot) {
-      const std::size_t process = index(slot_of(static_cast<int>(slot)));
-      if (has_part_[process] && !is_gone_[process] && !agents_[slot]) return true;
+    for (const int slot : agents_.missing()) {
+      const std::size_t process = index(slot_of(slot));
+      if (has_part_[process] && !is_gone_[process]) return true;
     }
     return false;
   }
@@ -467,15 +464,14 @@ class Launched {
     const auto now = Deadline::Clock::now();
     if (now < next_sign_) return;
     next_sign_ = now + detail::sign_interval(plan_.silence_limit);
-    for (auto& agent : agents_) {
-      if (!agent) continue;
+    agents_.each([this](std::size_t slot, detail::SecureConnection& connection) {
       try {
-        agent->connection.post(static_cast<std::uint8_t>(detail::Order::alive), {});
-        agent->connection.flush();
+        connection.post(static_cast<std::uint8_t>(detail::Order::alive), {});
+        connection.flush();
       } catch (const detail::ConnectionError&) {
-        agent.reset();  // it may come again
+        agents_.drop(slot);  // it may come again
       }
-    }
+    });
   }
 
   void follow_up(int process) {
@@ -485,20 +481,20 @@ class Launched {
 
   void lead_those_there() {
     members_ = {};
-    std::vector<std::optional<detail::SecureConnection>> connections(agents_.size());
-    for (std::size_t slot = 0; slot < agents_.size(); ++slot) {
+    std::vector<std::optional<detail::SecureConnection>> connections(agents_.num_places());
+    for (std::size_t slot = 0; slot < agents_.num_places(); ++slot) {
       const int process = slot_of(static_cast<int>(slot));
       // Of one that has not come: what it would make where it could.
       members_.add(detail::share_of(plan_.num_workers, process, num_processes()), {}, {});
       members_.has_part.push_back(has_part_[index(process)]);
       if (slot == 0) members_.set(0, own_.num_workers, own_.host, own_.devices);
-      if (!agents_[slot]) continue;
-      const auto newcomer = detail::Newcomer::decode(agents_[slot]->hello.payload);
-      check_newcomer(newcomer, process);
+      if (!agents_.has(slot)) continue;
+      const auto newcomer = detail::Newcomer::decode(agents_.at(slot).hello.payload);
+      newcomer.check(process, own_, leading_);
       members_.set(slot, newcomer.num_workers, newcomer.host, newcomer.devices);
-      connections[slot] = std::move(agents_[slot]->connection);
+      connections[slot] = agents_.take(slot);
     }
-    agents_.clear();
+    agents_ = detail::Arrivals{};
     connections.erase(connections.begin());
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit, [this](int slot) {
       return detail::compose("process {} has not come to process {}, which leads since process {} is lost",
@@ -516,27 +512,32 @@ class Launched {
     if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
     bulletin.end_read_when([this] { return comes_back(); });
     std::optional<detail::Posting> posting;
+    // What is left of an earlier attempt, in a store that outlives it, is not tried for long.
+    std::chrono::nanoseconds slice = own_.arrival > 0 ? std::chrono::milliseconds{200} : most_of_a_try;
     while (!comes_back()) {
+      counted_.throw_if_outdated();
       posting = bulletin.read(deadline, posting ? &*posting : nullptr);
       if (posting->host.empty()) return;
-      if (try_leader(*posting, secret.value_or(posting->secret), teller, deadline)) return;
+      if (try_leader(*posting, secret.value_or(posting->secret), teller, slice, deadline)) return;
+      slice = std::min(2 * slice, most_of_a_try);
     }
   }
 
   // Returns false if nobody is there any more, so that another address is worth a look.
   [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, detail::WaitTeller& teller,
-                                const Deadline& deadline) {
+                                std::chrono::nanoseconds slice, const Deadline& deadline) {
     secret_.emplace(detail::text_bytes(secret));
-    constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
     const bool is_last = deadline.remaining() <= slice;
     try {
-      connect_to(posting.host, posting.port, static_cast<std::uint32_t>(launch_.restart),
-                 is_last ? deadline : Deadline::after(slice));
+      const std::uint32_t generation = own_.arrival > 0 ? posting.generation : generation_of_attempt();
+      connect_to(posting.host, posting.port, generation, is_last ? deadline : Deadline::after(slice));
     } catch (const detail::ConnectionError& error) {
       // Who turns this process away may be the leader of an earlier run that is about to end.
       if (is_last) {
-        throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
-                                    launch_.num_processes, own_.host_name, error.what())};
+        throw Error{detail::compose(
+            "process {} of {} ({}) does not reach the one that leads: {}; see whether that one runs, and where its "
+            "address is wrong name it by MASTER_ADDR and MASTER_PORT, or ScalingConfig::launch.leader",
+            launch_.process, launch_.num_processes, own_.host_name, error.what())};
       }
       teller.look(detail::compose("process {}: {}", leading_, error.what()), deadline);
       std::this_thread::sleep_for(std::chrono::milliseconds{50});
@@ -566,6 +567,7 @@ class Launched {
   std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
   std::unique_ptr<detail::Bulletin> bulletin_{};      // of the leader, where processes may come back
   detail::Newcomer own_{};                            // what this process is
+  detail::TorchArrivals counted_{};                   // where several agents of torchrun start the processes
   detail::LaunchedMembers members_{};                 // of the leader
   std::string told_{};                                // what all have been told last
   std::string noted_{};                               // and asked to remember
@@ -573,7 +575,7 @@ class Launched {
   int former_ = 0;                                    // the one that led before it
   Deadline::Clock::time_point next_return_{};         // when to ask again whether another was chosen
   std::uint32_t first_generation_ = 0;                // of workers, under this leader
-  Agents agents_{};                                   // of one that is about to lead: who has come
+  detail::Arrivals agents_{};                         // of one that is about to lead: who has come
   Deadline::Clock::time_point next_sign_{};           // of its life that it gives these
   std::vector<bool> has_part_{};                      // in the last start under a leader that is lost, by process
   std::vector<bool> is_gone_{};                       // those that have led and are lost since then, by process

@@ -48,6 +48,9 @@ void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexc
 void fill_random(std::span<std::byte> bytes);
 /// Returns what a small file of the system's says; empty if it cannot be read. Cost: a microsecond or two.
 [[nodiscard]] std::string system_text(const char* path);
+/// Returns what tells processes whose numbers mean the same for each other, "pid:[4026531836]"; empty if it cannot be
+/// told.
+[[nodiscard]] std::string pid_namespace();
 /// Returns the bytes of memory that the host has.
 [[nodiscard]] std::size_t physical_memory() noexcept;
 /// Ends the program as the signal would have, had nobody caught it.
@@ -92,6 +95,8 @@ static_assert(SummedMetric<Perplexity>);
 
 namespace railyard::inline v0_1 {
 namespace detail {
+/// Whether a signal tells a run to end only where it is said that it does: else it is the program's own.
+[[nodiscard]] constexpr bool is_users_own(int signal) noexcept { return signal == SIGUSR1 || signal == SIGUSR2; }
 /// Returns "nan", "inf" or "-inf" for what is not finite.
 [[nodiscard]] std::string non_finite_text(double value);
 /// Returns a metric as a progress line shows it: four significant digits, text as it is.
@@ -593,11 +598,6 @@ inline constexpr MemoryFiles memory_files_v2{"memory.max", "memory.current", "in
 // long; neither is asked for where nothing depends on it.
 [[nodiscard]] std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files,
                                                 std::size_t enough);
-/// Is where the kernel tells of control groups.
-struct ControlGroups {
-  std::filesystem::path membership = "/proc/self/cgroup";
-  std::filesystem::path mount = "/sys/fs/cgroup";  ///< of the hierarchies
-};
 // Returns the least of the host's memory and of what memory_of(group, files, least so far) says of the groups that this
 // process is in, of both versions, and all above them, whose limits count as well. Inside of a container the path may
 // be one of the host, of which only the mount itself is there.
@@ -629,9 +629,6 @@ template <class MemoryOf>
 /// Returns the bytes of memory that this process may have: the memory of the host, or what the control group of a
 /// container is given.
 [[nodiscard]] std::size_t memory_limit(const ControlGroups& groups = {});
-/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
-/// group of a container has left.
-[[nodiscard]] std::size_t memory_left(const ControlGroups& groups = {});
 // Returns a number of /proc/meminfo, which tells of KiB, in bytes.
 [[nodiscard]] std::optional<std::size_t> number_of_host(const std::filesystem::path& host,
                                                                std::string_view name);
@@ -639,9 +636,6 @@ template <class MemoryOf>
 /// having to go. host: /proc/meminfo.
 [[nodiscard]] std::size_t memory_free(const std::filesystem::path& host = "/proc/meminfo",
                                              std::size_t left = memory_left());
-/// Returns the same with what the host can still move to the disk to make room.
-[[nodiscard]] std::size_t memory_and_swap_free(const std::filesystem::path& host = "/proc/meminfo",
-                                                      std::size_t left = memory_left());
 /// Throws: ConfigError if the ranks need more to begin with than is left.
 void check_memory_left(int world_size, std::size_t needed_per_rank, std::size_t left);
 /// Says where a rank runs. Plain bytes, for a store. What is left at zero tells nothing apart.
@@ -792,6 +786,39 @@ void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte*
 namespace railyard::inline v0_1 {
 static_assert(Backend<SharedMemory>);
 
+}
+
+namespace railyard::inline v0_1 {
+namespace detail {
+// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
+// second between standard libraries, and an order must be the same wherever a run goes on.
+class Draws {
+ public:
+  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
+
+  // Draws a number below limit, each with equal probability.
+  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
+    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
+    std::uint64_t draw = next();
+    while (draw < excess) draw = next();
+    return draw % limit;
+  }
+
+ private:
+  constexpr std::uint64_t next() noexcept {
+    const std::uint64_t drawn = mix_bits(state_);
+    state_ += 0x9E3779B97F4A7C15U;
+    return drawn;
+  }
+
+  std::uint64_t state_;
+};
+// Returns 0 to count - 1 in order.
+[[nodiscard]] std::vector<std::size_t> ordered_indices(std::size_t count);
+// Returns 0 to count - 1 in an order that is a function of count and seed only.
+[[nodiscard]] std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed);
+
+}
 }
 
 #if (defined(__SSE2__))
@@ -1070,6 +1097,10 @@ class StreamPoints {
 /// Whether lines of a text end with carriage returns that are not within quotes, and none with a line feed; but for
 /// what it ends with. Of the begin of a longer text, whose first line may simply be long, only where there are many.
 [[nodiscard]] bool has_only_carriage_returns(std::string_view text, bool is_whole) noexcept;
+/// Names the format of a file that begins as compressed ones do; empty otherwise.
+[[nodiscard]] std::string_view compression_of(std::string_view text) noexcept;
+/// Says how such a file is read; empty otherwise.
+[[nodiscard]] std::string_view fault_of_compression(std::string_view text) noexcept;
 /// Is a place in a compressed file, and what tells that file from others: its size, and the bytes before the place.
 struct CompressedPlace {
   std::uint64_t offset = 0;
@@ -1079,7 +1110,8 @@ struct CompressedPlace {
 /// Hands out the compressed bytes of a file piece by piece.
 class CompressedInput {
  public:
-  explicit CompressedInput(const std::string& path);
+  /// kind: what compression_of() should say of it.
+  CompressedInput(const std::string& path, std::string_view kind);
 
   /// Returns the next piece, which is empty at the end.
   [[nodiscard]] std::string_view next();
@@ -1098,6 +1130,7 @@ class CompressedInput {
   [[nodiscard]] std::string before(std::uint64_t offset) const;
 
   std::string path_;
+  std::string_view kind_;
   FileBytes file_;
   std::vector<char> piece_;
   std::uint64_t read_ = 0;
@@ -1110,12 +1143,13 @@ void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t
   constexpr std::size_t enough_bytes = std::size_t{16} << 20;
   while (true) {
     const std::size_t records = cut();
-    const bool has_least = records >= least || (!on_error.stops_at_once() && head.size() > max_record_bytes);
+    const bool has_least = records >= least || (!on_error.stops_at_once() && head.size() / least > max_record_bytes);
     if (head.is_whole() || (has_least && (records >= enough || head.size() >= enough_bytes))) return;
-    if (!has_least && head.size() > max_record_bytes) {
+    if (!has_least && head.size() / least > max_record_bytes) {
       throw DataError{compose("{}: the first record is longer than {} bytes", head.file(), max_record_bytes)};
     }
-    head.grow();
+    const std::size_t most = std::min(max_record_bytes, enough_bytes << 10U);
+    head.grow(has_least ? enough_bytes : least * (most + 1) + utf8_mark.size());
   }
 }
 /// Returns where the first byte is, at or after `from`, that is no part of UTF-8 text; the size if there is none.
@@ -1136,18 +1170,25 @@ class CsvTypeGuess {
   bool is_text_ = false;
 };
 void check_csv_options(const CsvSourceOptions& options);
+/// Says what is wrong with a text of which a header is the first record; nothing if that is sound.
+[[nodiscard]] std::string fault_of_csv_header(const CsvCutter& cutter);
+/// Throws: DataError unless it is sound.
+void check_csv_header(const CsvCutter& cutter, const std::string& file);
 // Returns the names in the first record; a column without one is called after its place.
 [[nodiscard]] std::vector<std::string> csv_names(const CsvCutter& cutter, char quote, bool has_names);
 std::vector<Field> guess_csv_fields(const CsvPlan& plan, const CsvCutter& cutter);
 // Returns what to say where columns are looked for in vain, if another character than the delimiter seems to be it.
 [[nodiscard]] std::string delimiter_hint(const CsvCutter& cutter, char delimiter);
 void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields);
+/// Says whether a file has more than its header.
+[[nodiscard]] bool has_csv_records(const CsvSourceOptions& options, const TextHead& head);
 [[nodiscard]] std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
                                                                   const std::string& file, TextHead& head);
 [[nodiscard]] bool is_contiguous(std::span<const std::size_t> rows) noexcept;
 [[nodiscard]] Column join_columns(std::span<const Block> blocks, std::size_t column);
-// Copies blocks of one schema into one, sample after sample; there is at least one.
-[[nodiscard]] Block join_copies(std::span<const Block> blocks);
+[[nodiscard]] bool have_siblings(std::span<const Block> blocks) noexcept;
+// Those of all samples of some blocks, one block after another; of others than flat_map() has made they are 0.
+[[nodiscard]] std::vector<std::uint64_t> join_siblings(std::span<const Block> blocks);
 [[nodiscard]] Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
                                           std::size_t column);
 [[nodiscard]] Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
@@ -1243,40 +1284,19 @@ inline constexpr std::string_view base64_digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabc
 // Tells the scheduler that the calling thread does what has time: when it is woken, it waits for a core instead of
 // taking the one of who has woken it, which may be the training loop. A policy that somebody has set stays.
 void have_time() noexcept;
-// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
-// second between standard libraries, and an order must be the same wherever a run goes on.
-class Draws {
+// Does so for blocks that several threads make.
+class SharedRowGauge {
  public:
-  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
+  explicit SharedRowGauge(std::size_t block_bytes) noexcept;
 
-  // Draws a number below limit, each with equal probability.
-  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
-    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
-    std::uint64_t draw = next();
-    while (draw < excess) draw = next();
-    return draw % limit;
-  }
+  // How many of so many samples the next part of them should have: about as many as each of the others.
+  [[nodiscard]] std::size_t part_of(std::size_t rows) const;
+  void saw(std::size_t rows, std::size_t bytes);
 
  private:
-  constexpr std::uint64_t next() noexcept {
-    const std::uint64_t drawn = mix_bits(state_);
-    state_ += 0x9E3779B97F4A7C15U;
-    return drawn;
-  }
-
-  std::uint64_t state_;
+  mutable std::mutex mutex_{};
+  RowGauge gauge_;
 };
-// Returns 0 to count - 1 in order.
-[[nodiscard]] std::vector<std::size_t> ordered_indices(std::size_t count);
-// Returns 0 to count - 1 in an order that is a function of count and seed only.
-[[nodiscard]] std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed);
-// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
-[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
-  const std::size_t smaller = whole.size() / parts;
-  const std::size_t larger_ones = whole.size() % parts;
-  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
-  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
-}
 /// Is one whose state nobody knows.
 class PlainGenerator final : public RunningGenerator {
  public:
@@ -1300,6 +1320,61 @@ static_assert(ResumableSource<GeneratorSource> && !FileStreamSource<GeneratorSou
 namespace railyard::inline v0_1 {
 namespace detail {
 [[nodiscard]] std::vector<std::uint64_t> places_between(std::uint64_t begin, std::uint64_t end);
+// Knows how much operations make of what they are given. Used by many threads.
+class OperationGauges {
+ public:
+  // Each of them may hold a block while the last one gives its own.
+  OperationGauges(std::size_t operations, std::size_t block_bytes);
+  // More than what comes out where the gauges are right.
+  [[nodiscard]] PartLimit limit() const noexcept;
+  [[nodiscard]] SharedRowGauge& whole() noexcept { return whole_; }
+  [[nodiscard]] SharedRowGauge& operator[](std::size_t operation) noexcept { return each_[operation]; }
+
+ private:
+  std::size_t block_bytes_;  // of each
+  SharedRowGauge whole_;
+  std::deque<SharedRowGauge> each_;
+};
+// Puts a block through operations, in parts of which each makes about as much as a block should have: of how many
+// samples is known from those before, and one that makes more of them stops. Of one sample, whatever becomes of it.
+class OperationRun {
+ public:
+  OperationRun(std::shared_ptr<const OperationChain> chain, std::shared_ptr<OperationGauges> gauges,
+               const EpochKey& key, Block input);
+
+  // The next samples that come out: it may be none, while there is a rest.
+  [[nodiscard]] Block next();
+  // The bytes that have not gone through all of them yet.
+  [[nodiscard]] std::optional<std::size_t> rest() const;
+
+ private:
+  // How many operations there are up to the last one that has samples to go on with.
+  [[nodiscard]] std::size_t last_with_input() const noexcept;
+  [[nodiscard]] Block apply(std::size_t at);
+  void note_end();
+
+  std::shared_ptr<const OperationChain> chain_;
+  std::shared_ptr<OperationGauges> gauges_;
+  EpochKey key_;
+  std::size_t num_rows_;
+  std::vector<Block> inputs_;      // of each operation, what it has yet to be given
+  std::vector<std::size_t> made_;  // bytes, by each operation
+};
+// Cuts the blocks of a stream into parts that threads put through operations.
+class OperationPlan {
+ public:
+  OperationPlan(std::shared_ptr<const OperationChain> chain, const Scope& scope, PlaceCursor& from);
+
+  [[nodiscard]] std::optional<Work> next();
+
+ private:
+  std::unique_ptr<ChunkStream> input_;
+  std::shared_ptr<OperationGauges> gauges_;
+  std::shared_ptr<const OperationChain> chain_;
+  Scope scope_;
+  Chunk chunk_{};           // of which there are samples left
+  bool continues_ = false;  // those come after others from the same place
+};
 class RowReader {
  public:
   // A stream goes on only at the begin of one of its blocks; the samples of that block which were taken already are
@@ -1339,6 +1414,9 @@ class HeldWindow {
  public:
   // name: of the operation, for messages.
   HeldWindow(const Scope& scope, std::string name);
+  HeldWindow(const HeldWindow&) = delete;
+  HeldWindow& operator=(const HeldWindow&) = delete;
+  ~HeldWindow();
 
   // Holds the next samples of the stream instead of what it held, at most so many: fewer only at its end.
   void load(RowReader& rows, std::size_t most);
@@ -1412,6 +1490,7 @@ class OrderNode : public DataNode {
   [[nodiscard]] std::uint64_t id_span() const override;
   [[nodiscard]] std::uint64_t depth() const override;
   void count_skipped(SkipCounts& counts) const override;
+  void visit_shelves(const ShelfVisit& visit) const override;
   void take_stock(DataStock& stock) const override;
 
  protected:
@@ -1577,6 +1656,7 @@ struct Segment {
   std::vector<std::uint64_t> begins{};             // of the columns, in the file
   std::vector<std::vector<std::uint64_t>> ends{};  // of the samples in each column; empty where all are as long
   std::vector<std::uint64_t> ids{};
+  std::vector<std::uint64_t> siblings{};  // empty where none was made of another
 };
 // Says what is kept: in words, which name another file where they differ, and what it was made of at that time; 0 if
 // nobody knows.
@@ -1641,7 +1721,7 @@ struct SampleFileTail {
   std::uint64_t index_size = 0;
   std::uint64_t index_hash = 0;
   std::uint64_t magic =
-      0x3245484341435952U;  // "RYCACHE2" where the low byte comes first; elsewhere the file is refused
+      0x3345484341435952U;  // "RYCACHE3" where the low byte comes first; elsewhere the file is refused
 };
 // Writes the samples to a draft.
 class SampleFileWriter {
@@ -1660,7 +1740,7 @@ class SampleFileWriter {
   SegmentIndex index_{};
 };
 // Reads any samples of a file, and checks what it reads; used by many threads at once. Its index is in memory: 8 bytes
-// per sample, 8 for each column that differs in length, and 9 per page.
+// per sample, 8 more where flat_map() has made it, 8 for each column that differs in length, and 9 per page.
 class SampleFile {
  public:
   // Throws: DataError if it is damaged.
@@ -1679,6 +1759,12 @@ class SampleFile {
 
  private:
   static constexpr std::size_t page_bytes = PageHashes::page_bytes;
+
+  // Whether it is a cache as other releases have written it, and told less of samples, say.
+  [[nodiscard]] static bool is_of_other_release(int file);
+
+  // Whether all that it tells of its samples is there, and lies in the file.
+  [[nodiscard]] bool fits(const Segment& segment) const;
 
   // Samples that follow each other in the file.
   struct Run {
@@ -1740,6 +1826,7 @@ class CacheNode final : public OrderNode {
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override;
   void take_stock(DataStock& stock) const override;
+  void visit_shelves(const ShelfVisit& visit) const override;
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override;
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override;
 
@@ -1764,7 +1851,7 @@ class CacheNode final : public OrderNode {
   [[noreturn]] void refuse(std::uint64_t rows) const;
 
   std::size_t most_bytes_;
-  SampleShelf shelf_{};
+  mutable SampleShelf shelf_{};
   mutable std::mutex mutex_{};
   mutable std::optional<Block> samples_;
 };
@@ -1784,6 +1871,9 @@ class FileCacheNode final : public OrderNode {
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override;
 
  private:
+  // Whoever writes a file of which it is to read the samples would wait for itself.
+  void check_path() const;
+
   [[nodiscard]] const SampleFile& file() const;
 
   [[nodiscard]] std::unique_ptr<const SampleFile> make(DraftFile& draft, const SampleFileContent& wanted) const;
@@ -1811,6 +1901,7 @@ class JoiningNode : public DataNode {
   [[nodiscard]] std::uint64_t id_span() const override;
   [[nodiscard]] std::uint64_t depth() const override;
   void count_skipped(SkipCounts& counts) const override;
+  void visit_shelves(const ShelfVisit& visit) const override;
   void take_stock(DataStock& stock) const override;
 
  protected:
@@ -1864,11 +1955,10 @@ class ZipNode final : public JoiningNode {
   class Stream final : public ChunkStream {
    public:
     Stream(const ZipNode& node, const Scope& scope, PlaceCursor& from);
+    // As many as each has at hand: so none holds more than a block.
     [[nodiscard]] Chunk next() override;
 
    private:
-    static constexpr std::size_t most_rows = 4096;
-
     std::shared_ptr<const ZipNode> node_;
     Scope scope_;
     std::vector<std::unique_ptr<RowReader>> readers_;
@@ -1898,13 +1988,16 @@ class RepeatNode final : public OrderNode {
     [[nodiscard]] Chunk next() override;
 
    private:
+    static constexpr std::uint64_t most_empty = 1000;
+
+    [[noreturn]] void refuse() const;
     void open(PlaceCursor& from);
 
     std::shared_ptr<const RepeatNode> node_;
     Scope scope_;
     std::uint64_t pass_;
     std::unique_ptr<ChunkStream> stream_;
-    bool has_samples_ = false;
+    std::uint64_t num_empty_ = 0;  // times up to now that gave nothing, one after another; a part of one is one
   };
 
   std::optional<std::uint64_t> times_;
@@ -2023,8 +2116,6 @@ namespace detail {
 [[nodiscard]] EpochOptions completed(EpochOptions options, const Dataset& dataset);
 // Returns where the reader begins. Throws: ConfigError if the options cannot be met.
 [[nodiscard]] EpochPosition check_epoch_options(const Dataset& dataset, const EpochOptions& options);
-// One that is dead, and waits to be buried, counts as alive.
-[[nodiscard]] bool is_alive(pid_t process) noexcept;
 // Says which batches of what are gone over: workers that say the same are given parts of the same. name: of what all
 // workers have alike and each gets as a whole; empty for what is divided among them.
 [[nodiscard]] std::uint64_t feed_key(const DataNode& node, std::string_view name, const EpochOptions& options,
@@ -2075,7 +2166,7 @@ class OwnBatches final : public StreamBatches {
 };
 // What a message begins with; the place, the ids and the columns follow.
 struct FeedMessage {
-  std::uint64_t size = 0;  // of the batch, all workers together
+  std::uint64_t size = 0;  // of the batch, all workers together; of a block, how many samples come before it
   std::uint64_t rows = 0;  // of it, for this one
   std::uint64_t place = 0;
 };
@@ -2092,7 +2183,7 @@ struct FeedItem {
 // place: what was read last. False if the leader has left; then it is still that.
 [[nodiscard]] bool read_place(FeedReader& from, std::size_t size, Place& place, FeedPatience& patience);
 [[nodiscard]] bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& patience);
-// Returns nothing if the leader has left.
+// Returns nothing if the leader has left. Of no rows, nothing was written.
 [[nodiscard]] std::optional<Block> read_block(FeedReader& from, const std::shared_ptr<const Schema>& schema,
                                                      std::size_t rows, FeedPatience& patience);
 // Goes through the stream, and gives the other workers of the host their parts of each batch, or all of it where each
@@ -2161,6 +2252,83 @@ class FedBatches final : public StreamBatches {
   std::size_t given_ = 0;
   std::unique_ptr<OwnBatches> own_;
 };
+// Says which blocks of what are gone over, from where on: what workers make of them, and in batches of which size, is
+// their own.
+[[nodiscard]] std::uint64_t block_feed_key(const DataNode& node, std::string_view name, const EpochKey& key,
+                                                  const Place& from);
+// Goes through the stream, and gives the other workers of the host each block, with its place.
+class LedBlocks final : public ChunkStream {
+ public:
+  LedBlocks(std::unique_ptr<ChunkStream> own, const Scope& scope, HostFeed& feed, const FeedTaker& taker,
+            std::uint64_t key);
+  ~LedBlocks() override;
+
+  [[nodiscard]] Chunk next() override;
+
+ private:
+  void gather();
+  void give(const Chunk& chunk);
+  [[nodiscard]] static bool send(FeedWriter& writer, const Chunk& chunk, Place& sent, FeedPatience& patience);
+
+  std::unique_ptr<ChunkStream> own_;
+  HostFeed* feed_;
+  const FeedTaker* taker_;
+  std::uint64_t key_;
+  MemoryShare share_;                     // of what is under way to the others
+  std::vector<FeedPatience> patience_;  // with each of them, for the whole epoch
+  std::vector<Place> sent_;             // to each of them
+  bool has_begun_ = false;
+};
+// Has the blocks from the worker that leads, and goes on by itself where that one leaves. A block is given on once it
+// is known where the next one begins: there this one could begin, and nowhere within a block.
+class FedBlocks final : public ChunkStream {
+ public:
+  FedBlocks(NodePtr node, const Scope& scope, Place from, HostFeed& feed, const FeedTaker& taker, std::uint64_t key);
+  ~FedBlocks() override;
+
+  [[nodiscard]] Chunk next() override;
+
+ private:
+  // What the leader has given from the last place on is not given again.
+  [[nodiscard]] Chunk next_of_own();
+  void join();
+  // Nothing if the leader has left, or has kept this worker waiting.
+  [[nodiscard]] std::optional<Chunk> receive();
+  [[nodiscard]] std::optional<Chunk> read_chunk();
+
+  NodePtr node_;
+  Scope scope_;
+  Place from_;
+  HostFeed* feed_;
+  const FeedTaker* taker_;
+  std::uint64_t key_;
+  bool has_begun_ = false;
+  FeedReader* line_ = nullptr;
+  std::optional<FeedPatience> patience_;  // with the leader, for the whole epoch
+  Place place_{};                           // that was read last
+  std::optional<Chunk> held_;
+  std::uint64_t num_samples_ = 0;  // that have been given on
+  std::unique_ptr<ChunkStream> own_;
+  std::uint64_t to_skip_ = 0;  // samples of its own stream
+};
+// Is what all workers have alike, read by one of them for all. For the time of a reader, to which the feed belongs.
+class FedNode final : public OrderNode {
+ public:
+  FedNode(NodePtr common, std::string name, HostFeed& feed, const FeedTaker& taker);
+
+  // What the operations make of it.
+  [[nodiscard]] static NodePtr below(const OperationChain& chain, std::string name, HostFeed& feed,
+                                     const FeedTaker& taker);
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override;
+  [[nodiscard]] bool is_indexed() const override { return false; }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override;
+
+ private:
+  std::string name_;
+  HostFeed* feed_;
+  const FeedTaker* taker_;
+};
 // Returns what the fractions add up to before and with each part. Throws: ConfigError if they are none.
 [[nodiscard]] std::vector<double> sums_of_fractions(const Dataset& dataset,
                                                            const std::vector<double>& fractions);
@@ -2170,9 +2338,13 @@ void check_room_for_places(const Dataset& dataset);
 void deal(const std::vector<std::uint64_t>& places, const std::vector<double>& sums, std::uint64_t seed,
                  std::vector<std::vector<std::uint64_t>>& parts);
 // Makes datasets of the parts, whose samples stay in the order of the whole: files are read best from begin to end.
+// why: what there is too little of.
 [[nodiscard]] std::vector<Dataset> select_parts(const Dataset& dataset, const std::vector<double>& sums,
-                                                       std::vector<std::vector<std::uint64_t>> parts);
-// Deals the samples of a stream by their ids.
+                                                       std::vector<std::vector<std::uint64_t>> parts,
+                                                       std::string_view why);
+// Deals the samples of a stream by their ids, those that flat_map() has made of one each by itself, and by how often
+// they have been dealt: else a part would be divided by the numbers that have made it one, and all of it would lie in
+// one part again.
 [[nodiscard]] std::vector<Dataset> filter_parts(const Dataset& dataset, const std::vector<double>& sums,
                                                        std::uint64_t seed);
 inline constexpr std::size_t max_message_bytes = std::size_t{1} << 20U;
@@ -2273,6 +2445,136 @@ requires std::is_trivially_copyable_v<T>
 void call_previous(const struct sigaction& previous, bool was_heard, int signal, siginfo_t* info,
                           void* context);
 void hear_signal(int signal, siginfo_t* info, void* context);
+/// Is a line on a Unix socket.
+class HostLine final : public RankLine {
+ public:
+  HostLine(Descriptor socket, std::string peer);
+  HostLine(const HostLine&) = delete;
+  HostLine& operator=(const HostLine&) = delete;
+  ~HostLine() override;  // the other end hears of it even if a forked process still holds this one
+
+  [[nodiscard]] std::size_t send(const std::byte* bytes, std::size_t size) override;
+  [[nodiscard]] std::size_t receive(std::byte* bytes, std::size_t size) override;
+  [[nodiscard]] int fd() const noexcept override;
+  void hang_up() noexcept override;
+  [[nodiscard]] const std::string& peer() const noexcept override { return peer_; }
+
+ private:
+  [[nodiscard]] std::size_t counted(ssize_t count, std::string_view doing) const;
+
+  Descriptor socket_;
+  std::string peer_;
+};
+/// Is where a rank listens, and what shows that somebody has read that in the store of the group: what a caller says,
+/// and what it is answered.
+struct HostPlace {
+  using Token = std::array<std::byte, 16>;
+  std::string name{};  ///< of the socket, which the kernel has given and no file stands for
+  Token call{};
+  Token answer{};
+
+  [[nodiscard]] std::string text() const;
+  /// Nothing if it is none.
+  [[nodiscard]] static std::optional<HostPlace> read(std::string_view text);
+
+  /// Takes the same time wherever they differ.
+  [[nodiscard]] static bool are_equal(const Token& one, const Token& other) noexcept;
+
+ private:
+  [[nodiscard]] static bool read_token(std::string_view digits, Token& token);
+};
+/// Is one connect() of one rank: calls the ranks before it, and listens for those after it until they have come. Who is
+/// not of this user is turned away by what the kernel says of him, before a byte of his is read; everybody else has to
+/// show what only the ranks of the group know.
+class HostMeeting {
+ public:
+  using Clock = Deadline::Clock;
+  using Tell = std::function<void(const std::string&)>;
+  static constexpr std::size_t max_half_open = 256;  ///< besides the ranks that are expected
+  static constexpr std::chrono::milliseconds greeting_time{5000};
+
+  HostMeeting(const World& world, Store& store, const std::string& group, Tell tell, const Deadline& deadline);
+
+  [[nodiscard]] std::vector<std::unique_ptr<RankLine>> meet();
+
+ private:
+  struct Greeting {
+    HostPlace::Token token{};
+    std::int32_t rank = 0;
+  };
+  struct Call {
+    int rank = 0;
+    HostPlace place{};
+    Descriptor socket{};
+    bool is_connected = false;
+    std::size_t num_received = 0;
+    HostPlace::Token answer{};
+  };
+  struct Greeter {
+    Descriptor socket;
+    std::string name;
+    Clock::time_point since = Clock::now();
+    std::size_t num_received = 0;
+    std::array<std::byte, sizeof(Greeting)> bytes{};
+  };
+
+  static Descriptor open_socket();
+
+  void listen();
+
+  // Returns who the other end is, as the kernel knows it.
+  [[nodiscard]] static ucred peer_of(const Descriptor& socket) noexcept;
+
+  // Returns true once the line is there.
+  [[nodiscard]] bool advance(Call& call);
+
+  [[nodiscard]] bool connect(Call& call) const;
+
+  void accept_some();
+
+  void refuse(const std::string& name, std::string_view why);
+  void refuse_oldest(std::string_view why);
+
+  // Returns true once it is let in, or turned away.
+  [[nodiscard]] bool is_done(Greeter& greeter);
+
+  [[nodiscard]] bool is_there(int rank) const noexcept;
+  void add(int rank, Descriptor socket);
+
+  void wait(std::chrono::nanoseconds at_most);
+
+  [[noreturn]] void throw_late() const;
+
+  int rank_;
+  Deadline deadline_;
+  RefusalLog log_;
+  Descriptor socket_;
+  HostPlace place_{};
+  std::vector<std::unique_ptr<RankLine>> lines_;
+  int num_missing_;  // of the ranks that call this one
+  std::list<Call> calls_;
+  std::list<Greeter> greeters_;
+  std::vector<pollfd> polled_;
+  std::string last_refusal_;
+};
+/// Connects ranks that one process, or one that has forked all of them, has made on this host: what a rank knows that
+/// may connect stands in the memory of their group.
+class HostConnector final : public RankConnector {
+ public:
+  using Tell = HostMeeting::Tell;
+
+  /// tell: is told of those who were refused.
+  explicit HostConnector(Tell tell);
+  /// Says it on the standard error.
+  [[nodiscard]] static std::shared_ptr<HostConnector> make();
+
+  [[nodiscard]] std::vector<std::unique_ptr<RankLine>> connect(const World& world, Store& store,
+                                                               const std::string& group, const std::string& /*host*/,
+                                                               const Deadline& deadline) override;
+
+ private:
+  Tell tell_;
+};
 /// Returns what stands at an address of the program: "Net::forward(at::Tensor)", or the file and the place in it, which
 /// addr2line knows more about.
 [[nodiscard]] std::string name_of_frame(void* address);
@@ -2362,6 +2664,7 @@ class WorkerStore final : public Store {
   SharedTable table_;
   int rank_;
   Descriptor kept_file_;
+  CommonAwakeTime times_{};
   std::atomic<bool> is_file_taken_{false};
 };
 /// Writes how a worker ended as bytes, and back.
@@ -2410,9 +2713,17 @@ class SharedLink final : public WorkerLink {
   void post_exit(const WorkerExit& exit) noexcept;
 
  private:
-  // One that is free and large enough, from the first of its kind on. Throws: Error if there is none, for want of
-  // memory.
-  [[nodiscard]] int free_snapshot(int first, std::size_t size_bytes, const std::string& lack) const;
+  // Waits until the slot is nobody's.
+  [[nodiscard]] Snapshot take(int slot, std::size_t size_bytes);
+
+  // Ranks that have said nothing yet may want as much as this one, or nearly nothing, where it has what all have alike.
+  // They save at the same time: this one is refused once they have said it, or have not for a while.
+  [[nodiscard]] std::string lack_of_memory(SnapshotKind kind, int slot, std::size_t size_bytes) const;
+
+  // Where memory is too short for one more of the kind whose first slot this is: one that is free and large enough; or
+  // the largest, which is to have what all of them have. Those of checkpoints are waited for, for they come back when
+  // they are written; a copy is held until there is a newer one. Returns -1 if not even one would fit.
+  [[nodiscard]] int snapshot_without_more(int first, std::size_t size_bytes);
 
   [[noreturn]] void throw_ended(const char* operation) const;
 
@@ -2872,7 +3183,9 @@ void recover_record(const std::filesystem::path& run, const std::shared_ptr<File
 /// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
 class LineFile {
  public:
-  explicit LineFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>());
+  /// makes_folder: on first use, for a file that a run need not have.
+  explicit LineFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>(),
+                    bool makes_folder = false);
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
   ~LineFile();
@@ -2897,10 +3210,13 @@ class LineFile {
  private:
   bool open();
 
+  bool has_folder();
+
   bool note_loss(int code) noexcept;
 
   std::filesystem::path path_;
   std::shared_ptr<Files> files_;
+  bool makes_folder_;
   std::string text_;
   int file_ = -1;
   off_t size_ = 0;
@@ -2967,11 +3283,6 @@ template <class T, class Put>
 void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
   writer.put(static_cast<std::uint32_t>(values.size()));
   for (const T& value : values) put(value);
-}
-template <class Take>
-void take_all(WireReader& reader, Take take) {
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) take();
 }
 void put_attempts(WireWriter& writer, const std::vector<Attempt>& attempts);
 [[nodiscard]] std::vector<Attempt> take_attempts(WireReader& reader);
@@ -3117,11 +3428,16 @@ class CheckpointWriter {
   // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
   void make_run_durable();
 
+  // After a failed fsync nobody knows what of a file is on the disk, and the next one would say that all is: the same
+  // bytes are written once more before that is believed. In place, for the lock of a lease belongs to the open file.
+  void make_record_durable(const std::filesystem::path& path);
+
   void sync_file(const std::filesystem::path& path, int (Files::*sync)(int));
 
   std::filesystem::path run_;
   std::function<void()> await_reports_;
-  bool is_run_durable_ = false;  // as far as the writing thread has seen to it
+  bool is_run_durable_ = false;                 // as far as the writing thread has seen to it
+  std::set<std::filesystem::path> in_doubt_;  // files of the run that could not be synchronised
   bool has_written_ = false;
   bool has_reports_ = false;  // and that they have a name there
   std::shared_ptr<Files> files_;
@@ -3141,10 +3457,10 @@ class CheckpointWriter {
 /// Says how much may wait to be written, and how long storage that does nothing is waited for.
 struct StorageLimits {
   std::size_t bytes = std::size_t{16} << 20U;  ///< of logs; what tells of the run itself has as much besides
-  std::chrono::nanoseconds room = std::chrono::seconds{1};     ///< when there are as many, while workers train
-  std::chrono::nanoseconds rest = std::chrono::seconds{1};     ///< before a fork
-  std::chrono::nanoseconds notice = std::chrono::seconds{10};  ///< before people are told
-  std::chrono::nanoseconds end = std::chrono::seconds{30};     ///< when the run ends
+  std::chrono::nanoseconds room = std::chrono::seconds{1};         ///< when there are as many, while workers train
+  std::chrono::nanoseconds rest = std::chrono::milliseconds{250};  ///< before a fork, which a restart waits for
+  std::chrono::nanoseconds notice = std::chrono::seconds{10};      ///< before people are told
+  std::chrono::nanoseconds end = std::chrono::seconds{30};         ///< when the run ends
 };
 /// Does one thing after another, in the order in which they were asked for. Used by one thread, but for await().
 class StorageThread {
@@ -3794,6 +4110,8 @@ class ResumePoint {
 /// Goes on at a point as whoever led before would have after a failure; it is not counted as one.
 void take_over(const Inheritance& inherited, ResumePoint& point, FailureBudget& budget,
                       std::vector<Attempt>& attempts, RunLog& log);
+/// Returns the shelves of the Trainer's datasets, by what is on them: where two processes say the same, it is the same.
+[[nodiscard]] std::vector<std::pair<std::uint64_t, SampleShelf*>> shelves_of(const Datasets& datasets);
 /// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
 /// for 2.5 s (step 7)": those that do not wait first, because the others wait for them. Of very
 /// many ranks only the first.
@@ -3818,8 +4136,8 @@ class AttentiveWait {
 
   /// 0 if there was none.
   [[nodiscard]] int signal() const noexcept { return signal_; }
-  /// One that somebody else has heard, or 0 for none. SIGUSR1, and a file that stands for a signal, are notices: the
-  /// one that tells to leave is yet to come.
+  /// One that somebody else has heard, or 0 for none. SIGUSR1, SIGUSR2, and a file that stands for a signal, are
+  /// notices: the one that tells to leave is yet to come.
   void note(int signal, bool is_file = false) noexcept;
 
   /// Returns false as soon as a signal comes.
@@ -3896,8 +4214,8 @@ class Farewell {
   /// The run is told of its end. is_preempted: because its machine will go.
   void begin(bool is_preempted, int num_saved, Time now) noexcept;
 
-  /// Whether half of the time is over and nothing has been saved.
-  [[nodiscard]] bool is_late(int num_saved, std::chrono::nanoseconds grace, Time now) const noexcept;
+  /// Whether half of the time is over: what the workers have not saved by then is to be saved without them.
+  [[nodiscard]] bool is_late(std::chrono::nanoseconds grace, Time now) const noexcept;
   /// When that will be, which nothing but the clock tells of; Time::max() if it is over.
   [[nodiscard]] Time wakes_at(std::chrono::nanoseconds grace, Time now) const noexcept;
   [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
@@ -4734,7 +5052,7 @@ template <std::size_t size>
 }
 /// Returns an array whose first dimension counts the samples, with all it must be. Throws: DataError if there is none
 /// of this shape, or the file is too short for it.
-[[nodiscard]] StoredArray make_array(std::string name, StoredElement element,
+[[nodiscard]] StoredArray make_array(const std::string& name, StoredElement element,
                                             const std::vector<std::uint64_t>& shape,
                                             std::shared_ptr<const StoredFile> file, std::uint64_t begin);
 /// Returns those of the arrays of a file that are to be columns, in this order; all of them if no columns are named.
@@ -5092,10 +5410,14 @@ class JsonTypeGuess {
   bool is_text_ = false;
   bool is_array_ = false;
 };
-[[nodiscard]] bool is_json_object(std::string_view line);
+/// Says why a line is no object; nothing if it is one.
+[[nodiscard]] std::string fault_of_json_object(std::string_view line);
 /// Looks at the first lines; those that are damaged are left to the reader.
 [[nodiscard]] std::vector<Field> guess_json_fields(const JsonLinesSourceOptions& options,
                                                           const LineCutter& cutter);
+/// Says why nothing could be learned from the lines.
+[[nodiscard]] std::string describe_no_json_fields(const std::string& file, const TextHead& head,
+                                                         const LineCutter& cutter);
 [[nodiscard]] std::shared_ptr<const JsonLinesPlan> make_json_lines_plan(const JsonLinesSourceOptions& options,
                                                                                const std::string& file,
                                                                                TextHead& head);
@@ -5252,7 +5574,7 @@ inline constexpr std::size_t most_block_bytes = std::size_t{16} << 20;  // after
 /// Adds a sample with all its contents to a block.
 void add_tar_sample(BlockBuilder& builder, std::uint64_t id, const std::string& key,
                            std::span<const std::string> contents);
-/// Returns the suffixes of the first sample of an archive, in their order. Throws: DataError if there is none.
+/// Returns the suffixes of the first sample of an archive, in their order; none if it holds none.
 [[nodiscard]] std::vector<std::string> first_tar_suffixes(const std::string& path,
                                                                  std::unique_ptr<ByteStream> bytes);
 
@@ -5487,8 +5809,9 @@ class ZstdStream final : public ByteStream {
 
   bool load();
 
-  // Where a frame begins, nothing of what came before is needed.
-  void note_frame(std::uint64_t offset);
+  // Where a frame begins, nothing of what came before is needed, and nothing may be left of it: where libzstd has more
+  // room than the frame asks for, it unpacks more of one that is damaged.
+  void begin_frame(std::uint64_t offset);
 
   CompressedInput input_;
   std::unique_ptr<ZSTD_DStream, Free> state_;
@@ -5586,13 +5909,22 @@ class PngDecoder {
   std::jmp_buf jump_;
   std::array<char, 200> message_{};
 };
-[[nodiscard]] bool has_image_suffix(const std::filesystem::path& path);
-/// Returns the names of the folders in a folder.
+/// Returns what follows the last dot, with it, in small letters.
+[[nodiscard]] std::string suffix_of(const std::filesystem::path& path);
+[[nodiscard]] bool is_image_suffix(std::string_view suffix);
+[[nodiscard]] bool is_other_image_suffix(std::string_view suffix);
+/// Tools leave such files and folders behind, which nobody means to be data.
+[[nodiscard]] bool is_hidden(const std::filesystem::path& path);
+/// Says whether one of two paths without links lies in the other, or is it.
+[[nodiscard]] bool is_one_in_other(const std::filesystem::path& a, const std::filesystem::path& b);
+/// Returns the names of the folders in a folder, and of links to those elsewhere.
 [[nodiscard]] std::set<std::string> list_folders(const std::string& folder);
-/// Returns the pictures in the folder of a class, and in those below it.
-[[nodiscard]] std::vector<std::string> list_class(const std::string& folder, const std::string& name);
-/// Looks at the folders; of a path that is a picture, the class is the name of the folder that it lies in. Links to
-/// files are followed, links to folders are not: they could lead in circles.
+/// Returns the pictures in the folder of a class, and in those below it; counts those of kinds that are not read.
+[[nodiscard]] std::vector<std::string> list_class(const std::string& folder, const std::string& name,
+                                                         std::map<std::string, std::size_t>& others);
+/// Looks at the folders; of a path that is a picture, the class is the name of the folder that it lies in. Hidden
+/// files and folders are left out. Links to files are followed, and a class may be a link to a folder elsewhere; other
+/// links to folders are not followed: they could lead in circles, and to the same pictures again.
 /// Throws: DataError if one cannot be read, or there is a class without pictures.
 [[nodiscard]] ImageFiles list_image_files(const std::vector<std::string>& paths);
 
@@ -5727,6 +6059,16 @@ template <class Ready>
 /// Tries each address of the host once. Returns a socket that is not open if none answers, and says why in `cause`.
 [[nodiscard]] Socket try_connect(const std::string& host, int port, const Deadline& deadline,
                                         std::string& cause);
+/// Writes which processes have a part in a start, as a StartOrder does.
+[[nodiscard]] std::string parts_text(const std::vector<bool>& has_part);
+/// Returns how many workers each process makes where there are to be so many, at least 1 and at most the sum of what
+/// they can make: those that make the most make fewer, the last of them first.
+[[nodiscard]] std::vector<int> deal(std::vector<int> workers, int num_workers);
+/// Throws: ConfigError if each worker is to have a GPU, and a process is shown too few. Who is shown no more than one
+/// takes that; all others take those of their workers' numbers on the host.
+void check_devices(const LaunchedMembers& members);
+/// Writes what Order::refuse carries. There hear() throws it: a ConfigError, if a setting is to blame, or an Error.
+[[nodiscard]] std::vector<std::byte> refusal_of(bool is_setting, std::string_view why);
 inline constexpr std::size_t most_nodes = 65'536;  // Slurm's own limit of one list
 /// Reads a whole text as a number from 0; nothing if it is none, has a sign, or is too large.
 [[nodiscard]] std::optional<int> parse_count(std::string_view text) noexcept;
@@ -5866,7 +6208,8 @@ class LaunchVariables {
 [[nodiscard]] std::pair<std::string, int> split_address(std::string_view address, std::string_view field);
 /// Returns the name of a job; empty where nothing tells it from others.
 [[nodiscard]] std::string job_name(std::string_view launcher, std::string_view id);
-/// torchrun gives every process all of it; its agents restart the processes, and ranks may move.
+/// torchrun gives every process all of it; its agents restart the processes, and ranks may move. Each agent counts for
+/// itself how often it has done so after a failure: the counts of a job's processes may differ.
 [[nodiscard]] std::optional<Launch> find_torchrun(const Environment& environment);
 void take_leader(LaunchVariables& variables, Launch& launch);
 /// Returns the number of the socket by which the launcher speaks PMI; -1 if there is none.
@@ -5901,7 +6244,7 @@ void take_leader(LaunchVariables& variables, Launch& launch);
                                                             const LaunchConfig& config);
 [[nodiscard]] std::optional<Launch> find_plain(const Environment& environment);
 [[nodiscard]] std::optional<Launch> find_options(const Environment& environment, const LaunchConfig& config);
-[[nodiscard]] Launch find_alone(const Environment& environment);
+[[nodiscard]] Launch find_alone(const Environment& environment, const LaunchConfig& config);
 /// Where a launcher was found, a RANK and a WORLD_SIZE that somebody else has set must say the same.
 void check_ranks_agree(const Environment& environment, const Launch& launch);
 /// What is set in the options stands above the environment.
@@ -6190,55 +6533,6 @@ class PmixSpace final : public KeyValueSpace {
   bool has_begun_ = false;
   std::shared_ptr<Fence> fence_;
 };
-/// Speaks the protocol of LibTorch's TCPStore, of version 2.2 and later (older ones have other numbers): a byte that
-/// says what is wanted, lengths of 64 bits before texts, all of it in the order of bytes of the hosts. The store trusts
-/// everybody and shows everything to everybody, so nothing secret goes there, and what comes from there is not believed
-/// before the other end has shown that it knows the secret of the run.
-class TorchStore {
- public:
-  static constexpr std::uint64_t most_bytes = 4096;  ///< of a value
-
-  /// Connects; tries again until the deadline, as the agent that serves the store may start later than others.
-  /// prefix: stands before all keys, as LibTorch's PrefixStore puts it there. Throws: Error at the deadline.
-  TorchStore(const std::string& host, int port, std::string_view prefix, const Deadline& deadline);
-
-  /// Sets a key, and returns when the store has it. Throws: Error if the store is lost or does not answer.
-  void set(std::string_view key, std::string_view value, const Deadline& deadline);
-
-  /// Waits for a key and returns its value; nothing at the deadline. Throws: Error if the store is lost or its answer
-  /// makes no sense.
-  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline);
-
- private:
-  enum class Query : std::uint8_t { validate = 0, set = 1, get = 3, wait = 6 };
-  static constexpr std::chrono::milliseconds retry_delay{100};
-  static constexpr std::chrono::seconds answer_time{5};
-
-  template <class T>
-  static void append(std::string& request, T value) {
-    char bytes[sizeof value];
-    std::memcpy(bytes, &value, sizeof value);
-    request.append(bytes, sizeof value);
-  }
-  static void append_text(std::string& request, std::string_view text);
-  [[nodiscard]] std::string query(Query what, std::string_view key) const;
-
-  void send(std::string_view bytes, const Deadline& deadline);
-  void receive(std::span<std::byte> bytes, const Deadline& deadline);
-  template <class T>
-  [[nodiscard]] T receive(const Deadline& deadline) {
-    T value{};
-    receive(std::as_writable_bytes(std::span{&value, 1}), deadline);
-    return value;
-  }
-
-  [[noreturn]] void fail(const std::string& what) const;
-
-  std::string where_;
-  std::string prefix_;
-  Socket socket_{};
-  std::optional<std::string> is_waiting_for_;  ///< the key of a wait that the store has not answered yet
-};
 /// Reads an address that everybody knows beforehand; there the leader has to listen.
 class FixedBulletin final : public Bulletin {
  public:
@@ -6255,8 +6549,9 @@ class FixedBulletin final : public Bulletin {
   std::string host_;
   int port_;
 };
-/// Uses the store that torchrun's agent serves: whoever reaches its port can read and write there, so the secret of the
-/// run never goes there, and a wrong address only leads to somebody who cannot show that he knows it.
+/// Uses the store that torchrun's agent serves, in which one attempt's posting takes the place of the one before:
+/// whoever reaches its port can read and write there, so the secret of the run never goes there, and a wrong address
+/// only leads to somebody who cannot show that he knows it.
 class TorchBulletin final : public Bulletin {
  public:
   TorchBulletin(const Launch& launch, WaitTeller teller);
@@ -6277,11 +6572,15 @@ class TorchBulletin final : public Bulletin {
 
   std::string host_;
   int port_;
-  std::string prefix_;
   WaitTeller teller_;
   std::optional<TorchStore> store_;
 };
 [[nodiscard]] bool is_loopback_name(std::string_view host) noexcept;
+/// Do several of torchrun's agents have processes in the job? Then what they tell of attempts may differ, and the store
+/// that all of them see counts.
+[[nodiscard]] bool agrees_on_attempts(const Launch& launch) noexcept;
+/// How often the job was started again, as far as all of its processes are told the same.
+[[nodiscard]] int told_restart(const Launch& launch) noexcept;
 /// Throws: SpaceError if there is nobody there.
 [[nodiscard]] std::unique_ptr<KeyValueSpace> enter_space(const Launch& launch, const Deadline& deadline);
 /// Is the way to meet that a launcher offers, or why it is not taken; neither if it offers none.
@@ -6304,19 +6603,6 @@ struct LauncherWay {
 /// Returns the same text for processes that run under one kernel and in the same namespaces: containers of one machine
 /// are hosts of their own.
 [[nodiscard]] std::string host_identity();
-/// Writes which processes have a part in a start, as a StartOrder does.
-[[nodiscard]] std::string parts_text(const std::vector<bool>& has_part);
-/// Returns how many workers each process makes where there are to be so many, at least 1 and at most the sum of what
-/// they can make: those that make the most make fewer, the last of them first.
-[[nodiscard]] std::vector<int> deal(std::vector<int> workers, int num_workers);
-/// Gives each process's workers their places: ranks go on from process to process, those of one host side by side.
-/// workers: of each process; one that makes none has no place. hosts: what names its host. Returns the layouts by
-/// process.
-[[nodiscard]] std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
-                                                      const std::vector<std::string>& hosts);
-/// Throws: ConfigError if each worker is to have a GPU, and a process is shown too few. Who is shown no more than one
-/// takes that; all others take those of their workers' numbers on the host.
-void check_devices(const LaunchedMembers& members);
 /// Is the group of Launched where there are several processes. The leader's own workers are its children; those of the
 /// others are known by what their processes say.
 class LaunchedGroup final : public WorkerGroup {
@@ -6491,7 +6777,8 @@ class NetworkStore final : public Store {
 
   void wait_for_answer(Lock& lock, const Deadline& deadline);
 
-  // Returns false at the deadline. One of the waiting threads looks at the socket, the others wait for what it finds.
+  // Waits for a while. Returns false once the deadline has passed. One of the waiting threads looks at the socket, the
+  // others wait for what it finds.
   [[nodiscard]] bool wait_for_frames(Lock& lock, const Deadline& deadline);
 
   void take(const Frame& frame);
@@ -6507,6 +6794,7 @@ class NetworkStore final : public Store {
   std::map<std::string, Wanted> wanted_;
   std::map<std::uint32_t, std::optional<SetOutcome>> outcomes_;
   std::uint32_t next_number_ = 0;
+  CommonAwakeTime times_{};
 };
 /// Is what a rank sends first to the one it connects to.
 struct PairOpening {
@@ -7137,8 +7425,6 @@ namespace detail {
 inline constexpr int cuda_success = 0;
 inline constexpr int cuda_initialization_error = 3;
 inline constexpr int cuda_not_ready = 600;
-inline constexpr unsigned cuda_event_disable_timing = 2;
-inline constexpr unsigned cuda_stream_non_blocking = 1;
 inline constexpr int cuda_memcpy_default = 4;  // by the addresses: to and from the device, or on it
 /// Returns the number of GPUs as CUDA counts them in this process, which initialises it.
 /// Throws: ConfigError with CUDA's words, or if there is none.
@@ -7227,23 +7513,6 @@ void seed_gpu(std::uint64_t seed);
 // A LibTorch with CUDA begins a thread for each GPU with the first backward pass of a process, be it on CPUs; in what
 // is forked from it none can be run. Throws: ConfigError there.
 void check_backward_works(const Worker& worker);
-// Gives out tensors, each new, over memory that no other tensor has: whatever holds one, be it a view, a graph or the
-// user, also holds its storage, and so keeps it from being given out again. Used by one thread at a time; tensors may
-// be let go of on any.
-class BatchBuffers {
- public:
-  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of.
-  explicit BatchBuffers(std::size_t most_kept) noexcept;
-
-  // Its elements are whatever was there.
-  [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type);
-
- private:
-  [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type);
-
-  std::size_t most_kept_;
-  std::vector<c10::Storage> kept_;
-};
 [[nodiscard]] std::int64_t bytes_in(const at::Tensor& tensor);
 // Tells processes apart, also those of two hosts or containers that have the same id.
 [[nodiscard]] std::int64_t process_token();
@@ -7266,6 +7535,8 @@ void broadcast_piece(Worker& worker, const std::vector<at::Tensor>& piece);
 void broadcast_all(Worker& worker, const std::vector<NamedTensor>& tensors);
 [[nodiscard]] bool are_equal(Worker& worker, const std::vector<NamedTensor>& tensors);
 [[nodiscard]] bool are_all_on_cpu(const std::vector<GradientSlot>& slots);
+// Whether all are on a GPU that is the worker's.
+[[nodiscard]] bool are_all_on(const std::vector<GradientSlot>& slots, const Device& device);
 // What the other passes of a step have left would be half a step.
 void drop_gradients(const std::vector<GradientSlot>& slots);
 // Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
@@ -7287,6 +7558,76 @@ class RankPart {
 };
 // Of those that train; a few elements of each tell weights that were initialised anew, or loaded.
 [[nodiscard]] std::uint64_t digest_of_weights(const std::vector<GradientSlot>& slots);
+
+}
+}
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+#if (defined(__x86_64__))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+inline constexpr std::size_t copied_page_bytes = 4096;
+inline constexpr std::size_t pages_at_once = 4;
+/// Copies four pages side by side, past the caches: memory answers several places at once sooner than one after
+/// another, and what is written is not read first. to: aligned to 64 bytes.
+[[gnu::target("avx512f")]] inline void copy_pages_avx512(std::byte* to, const std::byte* from) noexcept {
+  for (std::size_t at = 0; at < copied_page_bytes; at += 128) {
+    for (std::size_t page = at; page < pages_at_once * copied_page_bytes; page += copied_page_bytes) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + page + 256), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(from + page + 320), _MM_HINT_T0);
+      const __m512i first = _mm512_loadu_si512(from + page);
+      const __m512i second = _mm512_loadu_si512(from + page + 64);
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + page), first);
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + page + 64), second);
+    }
+  }
+}
+/// The same with half of the width.
+[[gnu::target("avx2")]] inline void copy_pages_avx2(std::byte* to, const std::byte* from) noexcept {
+  for (std::size_t at = 0; at < copied_page_bytes; at += 64) {
+    for (std::size_t page = at; page < pages_at_once * copied_page_bytes; page += copied_page_bytes) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + page + 256), _MM_HINT_T0);
+      const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + page));
+      const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + page + 32));
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + page), first);
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + page + 32), second);
+    }
+  }
+}
+/// Copies memory which does not overlap, and which nobody reads again soon where it goes to. From 256 KiB on that takes
+/// two thirds of memcpy()'s time, which goes past the caches only with blocks as large as most of them together.
+void copy_large(std::byte* to, const std::byte* from, std::size_t size) noexcept;
+
+}
+}
+
+#endif
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+#if !(defined(__x86_64__))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+void copy_large(std::byte* to, const std::byte* from, std::size_t size) noexcept;
+
+}
+}
+
+#endif
+
+#endif
+
+#if (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+namespace railyard::inline v0_1 {
+namespace detail {
 [[nodiscard]] DimOrder row_by_row(std::int64_t num_dims);
 // The shape of what lies in memory as a tensor without gaps does.
 [[nodiscard]] std::vector<std::int64_t> shape_in_memory(const at::Tensor& tensor);
@@ -7302,21 +7643,20 @@ void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t end, s
 [[nodiscard]] StateTensor piece_state(std::string name, std::vector<std::int64_t> shape, std::int64_t begin,
                                              std::int64_t end, const at::Tensor& piece);
 // How long each sample is in its first dimension. Shapes: (samples) of int64.
-[[nodiscard]] at::Tensor lengths_of(const Field& field, const Column& column);
+[[nodiscard]] at::Tensor lengths_of(const Field& field, const Column& column, BatchBuffers& buffers);
 // Copies a column: the memory of a block may be that of its dataset, and a batch is the loop's own to write to. Samples
 // shorter than the longest end with the padding. Shapes: (samples, those of the field).
 [[nodiscard]] at::Tensor tensor_of(const Field& field, const Column& column, double padding,
                                           BatchBuffers& buffers);
-// Does the same in memory of its own.
-[[nodiscard]] at::Tensor tensor_of(const Field& field, const Column& column, double padding);
 // Writes the numbers of a column as floats side by side with those of others, of which a sample has `width` in all.
 void write_floats(const Field& field, const Column& column, float* to, std::size_t width);
 // Decides what of a block is data and what is target.
 class BlockCollation {
  public:
   // label: may be empty. padding: of samples that differ in length. ahead: batches that are made before they are used.
-  // Throws: ConfigError if no tensor can be made of the label.
-  BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead = 0);
+  // is_pinned: for a GPU. Throws: ConfigError if no tensor can be made of the label.
+  BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead = 0,
+                 bool is_pinned = false);
 
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> operator()(const Block& block) const;
 
@@ -7330,6 +7670,101 @@ class BlockCollation {
   std::optional<std::size_t> label_;
   double padding_;
   std::shared_ptr<BatchBuffers> buffers_;  // of all copies, which are used one after another
+};
+// Has another stream be the current one of its GPU, on this thread.
+class StreamGuard {
+ public:
+  explicit StreamGuard(c10::Stream stream);
+  StreamGuard(const StreamGuard&) = delete;
+  StreamGuard& operator=(const StreamGuard&) = delete;
+  ~StreamGuard();
+
+ private:
+  const c10::impl::DeviceGuardImplInterface* guard_;
+  c10::Stream former_;
+};
+// Copies one batch at a time from pinned memory, on a stream of its own. Its memory on the GPU is of the stream that
+// will use it, as any tensor's there: what is queued on that stream when it is taken may still be at work in it. So the
+// copy waits for that, and for nothing that is queued later. Who uses the batch waits for the copy, on the GPU: the
+// host waits for neither. Pinned memory goes back to LibTorch, which gives it out again when the copy has read it. Used
+// by one thread.
+class GpuCopies {
+ public:
+  using Batch = std::array<at::Tensor, 2>;  // data and target, of which either may be undefined
+
+  // bound_bytes: of pinned memory whose copy has not ended; two batches may have more.
+  GpuCopies(at::Device gpu, std::size_t bound_bytes);
+  GpuCopies(const GpuCopies&) = delete;
+  GpuCopies& operator=(const GpuCopies&) = delete;
+  ~GpuCopies();
+
+  // Whether wait_for_room() would return at once.
+  [[nodiscard]] bool has_room();
+
+  // Waits while too much pinned memory is under way: the GPU then has two batches to go on with. Throws: DataError when
+  // the deadline passes.
+  void wait_for_room(const Deadline& deadline);
+
+  // Begins to copy, and puts tensors on the GPU in the place of those of the host, which may not be used before take().
+  // is_pinned: those are in pinned memory that nobody else has.
+  void start(Batch& batch, bool is_pinned);
+
+  // Gives out the batch that was begun last: what is queued on the current stream from now on finds it there.
+  void take();
+
+  // Takes memory for another batch like the last, so that its copy need not wait for what is queued from now on.
+  void reserve();
+
+  // Lets go of what was not given out.
+  void drop() noexcept;
+
+ private:
+  struct Layout {
+    std::vector<std::int64_t> sizes{};
+    std::vector<std::int64_t> strides{};
+    at::ScalarType type = at::ScalarType::Float;
+
+    bool operator==(const Layout&) const = default;
+  };
+  using Layouts = std::array<std::optional<Layout>, 2>;  // of those that are copied
+
+  // Is memory on the GPU that nothing uses once the event has come.
+  struct Room {
+    Layouts layouts{};
+    Batch tensors{};
+    c10::Stream stream;
+    c10::Event is_free;
+  };
+  struct UnderWay {
+    Batch tensors{};
+    c10::Stream stream;
+  };
+  struct InFlight {
+    c10::Event is_copied;
+    std::size_t bytes = 0;
+  };
+
+  // Others are left to LibTorch.
+  [[nodiscard]] static bool is_plain(const at::Tensor& tensor);
+  [[nodiscard]] static at::Tensor pinned(const at::Tensor& tensor);
+  [[nodiscard]] static Layouts layouts_of(const Batch& batch);
+
+  [[nodiscard]] Room take_room();
+
+  void copy(const Batch& staged, Room& room);
+
+  [[nodiscard]] c10::Event spare_event();
+
+  const c10::impl::DeviceGuardImplInterface* guard_;
+  at::Device gpu_;
+  std::size_t bound_bytes_;
+  std::optional<c10::Stream> stream_;
+  std::vector<c10::Event> spare_;
+  Layouts last_{};
+  std::optional<Room> room_;           // for the next batch
+  std::optional<UnderWay> under_way_;  // between start() and take()
+  std::deque<InFlight> in_flight_;
+  std::size_t bytes_in_flight_ = 0;
 };
 // (1, channels, 1, ...): one value per channel, as an operand beside the input.
 [[nodiscard]] at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input);
@@ -7402,6 +7837,41 @@ namespace detail {
                                             bool spans_hosts);
 // Keeps the settings of a plan with what equal bits depend on; the plan itself is told when it has been made.
 void note_bucket_sizes(Worker& worker, const ModelOptions& options);
+// The one that a worker has, as long as its GradScaler lives.
+struct LossScalings {
+  static constexpr std::string_view extension_name = "torch.loss_scaling";
+  std::weak_ptr<LossScaling> current{};
+  bool has_any = false;  // there is one or was
+};
+[[nodiscard]] std::shared_ptr<LossScaling> loss_scaling_of(Worker& worker);
+[[noreturn]] void refuse_converted(const Worker& worker, const GradientSlot& slot);
+// Its accumulator expects gradients of the shape that it had, and the ranks have compared that one.
+[[noreturn]] void refuse_reshaped(const Worker& worker, const GradientSlot& slot);
+// What has been computed with the parameter as it was keeps its accumulator.
+[[noreturn]] void refuse_graph(const Worker& worker, const GradientSlot& slot);
+[[noreturn]] void refuse_create_graph(const Worker& worker, const GradientSlot& slot);
+[[noreturn]] void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step);
+[[noreturn]] void refuse_second_pass(const Worker& worker, std::uint64_t step);
+// Between the micro-batches of a step somebody has dropped their gradients, or gone on with a part of them.
+[[noreturn]] void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
+                                        std::uint64_t step);
+// The gradients of a divided optimizer are still those of the step before, or none.
+[[noreturn]] void refuse_early(const Worker& worker, std::string_view call, std::uint64_t step);
+[[nodiscard]] std::string describe_not_finite(std::uint64_t step, const std::string& name);
+[[noreturn]] void refuse_not_finite(const Worker& worker, const std::string& what);
+void warn_of_first_skipped(Worker& worker, const std::string& what);
+// The parameter, and how many more.
+[[nodiscard]] std::string name_with_others(const std::string& first, std::size_t count);
+// In the same words on all ranks that have not used it, so that they are told once.
+void warn_of_unused(Worker& worker, const std::string& first, std::size_t count, std::uint32_t num_using,
+                           std::uint64_t step);
+void warn_of_untrained(Worker& worker, const std::vector<GradientSlot>& slots);
+void warn_of_sparse(Worker& worker, const GradientSlot& slot, std::uint64_t step);
+// All models of a worker are exchanged together, so the options of one are those of all.
+void refuse_other_options(const Worker& worker, const ModelOptions& before, const ModelOptions& now);
+// Drops the models that are gone on all ranks, and the slots that nobody but the exchange knows of on any, so that a
+// run which makes many models remembers few. All ranks call it. Returns whether there were such slots.
+[[nodiscard]] bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots, WatchedModels& models);
 // Knows which heap serves this thread, and to which heap a block belongs. One object per process and shared library,
 // which is never destroyed: tensors of static storage are freed after everything else.
 class PoolRegistry {
@@ -7465,36 +7935,13 @@ static_assert(!std::is_abstract_v<PoolAllocator>, "this LibTorch's c10::Allocato
 // good, so it is never destroyed.
 void install_pool_allocator();
 
-// The one that a worker has, as long as its GradScaler lives.
-struct LossScalings {
-  static constexpr std::string_view extension_name = "torch.loss_scaling";
-  std::weak_ptr<LossScaling> current{};
-  bool has_any = false;  // there is one or was
-};
-[[nodiscard]] std::shared_ptr<LossScaling> loss_scaling_of(Worker& worker);
-[[noreturn]] void refuse_converted(const Worker& worker, const GradientSlot& slot);
-// Its accumulator expects gradients of the shape that it had, and the ranks have compared that one.
-[[noreturn]] void refuse_reshaped(const Worker& worker, const GradientSlot& slot);
-// What has been computed with the parameter as it was keeps its accumulator.
-[[noreturn]] void refuse_graph(const Worker& worker, const GradientSlot& slot);
-[[noreturn]] void refuse_create_graph(const Worker& worker, const GradientSlot& slot);
-[[noreturn]] void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step);
-[[noreturn]] void refuse_second_pass(const Worker& worker, std::uint64_t step);
-// Between the micro-batches of a step somebody has dropped their gradients, or gone on with a part of them.
-[[noreturn]] void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
-                                        std::uint64_t step);
-// The gradients of a divided optimizer are still those of the step before, or none.
-[[noreturn]] void refuse_early(const Worker& worker, std::string_view call, std::uint64_t step);
-[[nodiscard]] std::string describe_not_finite(std::uint64_t step, const std::string& name);
-[[noreturn]] void refuse_not_finite(const Worker& worker, const std::string& what);
-void warn_of_first_skipped(Worker& worker, const std::string& what);
-// All models of a worker are exchanged together, so the options of one are those of all.
-void refuse_other_options(const Worker& worker, const ModelOptions& before, const ModelOptions& now);
-// Drops the models that are gone on all ranks, and the slots that nobody but the exchange knows of on any, so that a
-// run which makes many models remembers few. All ranks call it. Returns whether there were such slots.
-[[nodiscard]] bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots, WatchedModels& models);
 // Whether every value is finite; of a sparse tensor those that it holds.
 [[nodiscard]] bool is_all_finite(const at::Tensor& tensor);
+// What of a device's tensors is not finite makes this number so, on the device, for which the host does not wait.
+// Cost: one kernel for some hundred tensors of f16, f32 or f64, which writes back what it reads; two for any other.
+[[nodiscard]] at::Tensor finite_mark(const std::vector<at::Tensor>& tensors);
+// Of tensors of one device; the host waits for it once.
+[[nodiscard]] bool are_all_finite(const std::vector<at::Tensor>& tensors);
 // The name of the first parameter whose gradient, or what this rank has of it, is not finite; empty if there is none.
 [[nodiscard]] std::string first_not_finite(const OpenSlots& open);
 // Shows a text in the next step of an exchange, and returns those of all ranks of the host.
@@ -7727,15 +8174,15 @@ class HostSums {
   double samples_;
   std::uint64_t num_bytes_ = 0;
 };
-[[nodiscard]] bool has_replaced_storage(const std::vector<GradientSlot>& slots);
-// All ranks call it when a pass has told them that one of them has replaced some; what all have replaced alike may
-// stay, and what nobody has replaced is not looked at. Throws: ConfigError on all ranks if a weight is not rank 0's.
-void compare_replaced(Worker& worker, std::vector<GradientSlot>& slots);
 // Ends with the worker, on its thread. Tensors may live on.
 struct WorkerPool {
   static constexpr std::string_view extension_name = "torch.pool";
   std::optional<PoolBinding> binding{};
 };
+[[nodiscard]] bool has_replaced_storage(const std::vector<GradientSlot>& slots);
+// All ranks call it when a pass has told them that one of them has replaced some; what all have replaced alike may
+// stay, and what nobody has replaced is not looked at. Throws: ConfigError on all ranks if a weight is not rank 0's.
+void compare_replaced(Worker& worker, std::vector<GradientSlot>& slots);
 // The worker's one exchange. Destroyed with the worker, and with it the hooks' effect.
 struct Gradients {
   static constexpr std::string_view extension_name = "torch.gradients";
@@ -7765,6 +8212,12 @@ static_assert(Stateful<CommHookState>);
 
 namespace railyard::inline v0_1 {
 namespace detail {
+[[nodiscard]] std::string name_of_weight(Worker& worker, const at::Tensor& parameter);
+// Throws: ConfigError if something else than the parameter has its memory. where: it is about to be moved.
+void refuse_other_owner(Worker& worker, const at::Tensor& parameter, std::string_view where);
+[[noreturn]] void refuse_replaced(Worker& worker, const at::Tensor& parameter, std::string_view where);
+// Throws: ConfigError if what an update would use holds the gradient of the step before as well.
+void refuse_mixed(Worker& worker, const at::Tensor& parameter, const GradientPiece& piece);
 // The weights in the memory of a host's first rank that other processes look at. They are freed with the worker if
 // nobody does any more; otherwise they stay as long as the process does, for a freed block is written to.
 struct SharedWeightsOfWorker {
@@ -7820,15 +8273,20 @@ class DatasetBatches final : public BatchSource {
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override;
 
   [[nodiscard]] bool waits_for_others() const noexcept override { return true; }
+  [[nodiscard]] bool is_ready() override;
 
   void close() noexcept override;
 
  private:
+  // Losses and gradients are weighted by the samples that were given, so the data must be of as many.
+  void check_collated(const LoadedPart& part) const;
   void tell_of_skipped();
 
   void tell_of_being_alone();
 
   using Tensors = std::pair<at::Tensor, at::Tensor>;
+
+  [[nodiscard]] Tensors collated(const Block& block) const;
 
   [[nodiscard]] static std::size_t bytes_of(const at::Tensor& tensor);
 
@@ -7841,6 +8299,7 @@ class DatasetBatches final : public BatchSource {
   std::function<MadeOfBlock(const Block&)> make_;  // otherwise
   double padding_;
   at::Device device_;
+  bool is_pinned_;  // what is made of blocks
   EpochOptions reading_;
   std::optional<EpochReader> reader_;
 };
@@ -7965,6 +8424,36 @@ static_assert(StatefulCommHook<PowerSgdHook>);
 
 namespace railyard::inline v0_1 {
 namespace detail {
+// Has the parts of another source copied to a GPU while the loop computes: the next one from when a part has been
+// given, if it is there already; else as soon as it is asked for, which the host does ahead of the GPU. What is read on
+// the loop's thread is not read ahead: users' functions would draw their random numbers before those of the step, and
+// not see what it does to their data.
+class GpuBatches final : public BatchSource {
+ public:
+  GpuBatches(std::unique_ptr<BatchSource> source, at::Device gpu, std::size_t bound_bytes);
+
+  void open(const EpochPosition& from) override;
+
+  [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override;
+
+  [[nodiscard]] bool waits_for_others() const noexcept override { return true; }
+  [[nodiscard]] bool is_ready() override;
+
+  void close() noexcept override;
+
+ private:
+  [[nodiscard]] std::optional<LoadedPart> fetch(const Deadline& deadline);
+
+  // What fails here belongs to the next part.
+  void begin_next(const Deadline& deadline) noexcept;
+
+  void forget() noexcept;
+
+  std::unique_ptr<BatchSource> source_;
+  GpuCopies copies_;
+  std::optional<LoadedPart> ahead_;
+  std::exception_ptr failure_{};
+};
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> select_rows(const std::pair<at::Tensor, at::Tensor>& tensors,
                                                                    std::span<const std::size_t> indices);
 // Returns the indices of so many rows, from the first to the last.

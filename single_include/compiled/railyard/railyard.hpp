@@ -163,6 +163,20 @@ inline constexpr std::uint64_t infinity_bits = 0x7FF0'0000'0000'0000U;
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/quotient.hpp
+// What metrics of nothing are. Core room.
+
+#include <limits>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns part / whole; of nothing at all NaN, without the sign that processors give it and that is printed.
+[[nodiscard]] double quotient(double part, double whole) noexcept;
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/error.hpp
 // The one hierarchy of errors, divided by what the caller can do about them. Core room.
 
@@ -428,7 +442,6 @@ constexpr decltype(auto) visit_dtype(Dtype dtype, Visitor&& visitor) {
 // Single values by name: what metrics and saved states are made of. Core room.
 
 #include <functional>
-#include <limits>
 #include <optional>
 #include <variant>
 
@@ -568,7 +581,7 @@ class State {
   NamedValues values{};
   std::vector<StateTensor> tensors{};
   /// Each rank has a state of its own, such as that of its random numbers, and gets its own back. Otherwise all ranks
-  /// have the same, but for pieces of tensors.
+  /// have the same, but for pieces of tensors. A TrainState sets it for what has merge(other) and reset().
   bool is_own = false;
 
   /// Returns the value of that name. Throws: Error that lists the names that exist.
@@ -594,6 +607,20 @@ struct StateAccess<T> {
   static State take(const T& part) { return part.state(); }
   static void put(T& part, const State& state) { part.load_state(state); }
 };
+
+/// Says how a metric M adds what a model has made of a batch: outputs and a batch of types that rooms above know, which
+/// specialise it.
+template <class M, class Outputs, class Samples>
+struct BatchAccess {};
+
+namespace detail {
+
+template <class M, class Outputs, class Samples>
+concept AddsBatches = requires(M& metric, const Outputs& outputs, const Samples& batch) {
+  BatchAccess<M, Outputs, Samples>::add(metric, outputs, batch);
+};
+
+}  // namespace detail
 
 /// Can be a part of what a checkpoint holds.
 template <class T>
@@ -647,6 +674,7 @@ class Accuracy {
 
   /// Adds samples by the scores of all classes. Of equal scores the first is the best. NaN is better than all others,
   /// and a label whose score is NaN was not found.
+  /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
   /// Shapes: scores (samples, classes), labels (samples). Throws: DataError for a label that is no class.
   template <class Score>
   void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
@@ -661,6 +689,13 @@ class Accuracy {
       const auto row = scores.subspan(sample * num_classes, num_classes);
       add_counts(place_of(static_cast<std::size_t>(labels[sample]), row) < options_.top_k ? 1 : 0, 1);
     }
+  }
+  /// Adds the samples of a batch by the scores that a model gave them, and nothing of a batch whose size() is 0.
+  /// Example: accuracy.add(net(batch.data), batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<Accuracy, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<Accuracy, Outputs, Samples>::add(*this, outputs, batch);
   }
   /// Adds samples by their number, and how many of them were right.
   void add_counts(std::uint64_t correct, std::uint64_t samples) noexcept;
@@ -721,6 +756,7 @@ class Auc {
   explicit Auc(Options options);
 
   /// Adds samples: 1 is a positive one, 0 a negative one, and ignored_label is left out.
+  /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
   /// Throws: ConfigError if there are not as many scores as labels; DataError for other labels, and for NaN.
   template <class Score>
   void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
@@ -738,6 +774,13 @@ class Auc {
       const std::size_t bin = bin_of(static_cast<double>(scores[sample]), sample);
       counts_[static_cast<std::size_t>(labels[sample]) * options_.num_bins + bin] += 1;
     }
+  }
+  /// Adds the samples of a batch by their scores, and nothing of a batch whose size() is 0.
+  /// Example: auc.add(torch::sigmoid(net(batch.data)), batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<Auc, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<Auc, Outputs, Samples>::add(*this, outputs, batch);
   }
   /// Throws: ConfigError if the other one has another number of bins.
   void merge(const Auc& other);
@@ -1044,7 +1087,8 @@ struct World {
   int num_nodes = 1;
   std::string host{};
   std::string address{};                       ///< by which other hosts reach this one; empty if unknown
-  std::shared_ptr<RankConnector> connector{};  ///< how ranks of several hosts connect; nullptr: no proof is asked for
+  std::shared_ptr<RankConnector> connector{};  ///< how ranks connect, with proof that they belong to the run;
+                                               ///< nullptr: a backend does it by itself, without
   int device = -1;  ///< its GPU, among those that its process is shown; -1: it was given none
 };
 
@@ -1276,12 +1320,15 @@ class Column {
   std::size_t first_ = 0;  // row of the shared memory
 };
 
-/// Holds some samples of a dataset: a column per field, and the number that each sample has in its source.
+/// Holds some samples of a dataset: a column per field, the number that each sample has in its source, and what tells
+/// samples apart that share one.
 class Block {
  public:
   Block();
-  /// Throws: ConfigError if there are not as many columns as fields, or columns and ids differ in their rows.
-  Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, std::vector<std::uint64_t> ids);
+  /// siblings: as siblings() gives them. Throws: ConfigError if there are not as many columns as fields, or columns,
+  /// ids and siblings differ in their rows.
+  Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, std::vector<std::uint64_t> ids,
+        std::vector<std::uint64_t> siblings = {});
 
   [[nodiscard]] std::size_t rows() const noexcept { return ids_.size(); }
   [[nodiscard]] bool empty() const noexcept;
@@ -1294,6 +1341,12 @@ class Block {
   /// What tells a sample from all others of its source: its number there, from 0. Messages and per-sample randomness
   /// use it.
   [[nodiscard]] std::span<const std::uint64_t> ids() const noexcept;
+  /// What tells the samples from each other that flat_map() has made of one, and that share its id: any number, 0 for
+  /// a sample that was not made so. Empty where none was. Per-sample randomness uses it.
+  [[nodiscard]] std::span<const std::uint64_t> siblings() const noexcept;
+  [[nodiscard]] std::uint64_t sibling(std::size_t row) const noexcept;
+  /// Returns other columns of the same samples. Throws: ConfigError if they do not fit.
+  [[nodiscard]] Block with(std::shared_ptr<const Schema> schema, std::vector<Column> columns) const;
 
   [[nodiscard]] Block slice(std::size_t begin, std::size_t end) const;
   [[nodiscard]] Block take(std::span<const std::size_t> rows) const;
@@ -1302,6 +1355,7 @@ class Block {
   std::shared_ptr<const Schema> schema_;
   std::vector<Column> columns_;
   std::vector<std::uint64_t> ids_;
+  std::vector<std::uint64_t> siblings_;
 };
 
 }  // namespace railyard::inline v0_1
@@ -1401,8 +1455,16 @@ class ConfusionMatrix {
   explicit ConfusionMatrix(std::size_t num_classes);
 
   /// Adds samples. Labels that are ignored_label are left out.
+  /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
   /// Throws: ConfigError if there are not as many predictions as labels; DataError for one that is no class.
   void add(std::span<const std::int64_t> predictions, std::span<const std::int64_t> labels);
+  /// Adds the samples of a batch by the scores of all classes, or by predictions, and nothing of a batch whose size()
+  /// is 0. Example: matrix.add(net(batch.data), batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<ConfusionMatrix, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<ConfusionMatrix, Outputs, Samples>::add(*this, outputs, batch);
+  }
   /// Throws: ConfigError if the other one has another number of classes.
   void merge(const ConfusionMatrix& other);
   void reset() noexcept;
@@ -1546,6 +1608,47 @@ concept ResumableSource = DatasetSource<S> && requires(const S& source, std::uin
 template <class S>
 concept FileStreamSource = ResumableSource<S> && requires(const S& source) {
   { source.files() } -> std::convertible_to<std::vector<std::string>>;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/device_line.hpp
+// What a backend offers that can combine values on a device while the device computes. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a second line of operations of a group, on a stream of its own of each rank's device, which the host puts there
+/// and does not wait for. They are matched among themselves, in whatever order they come among the backend's own. Used
+/// by one thread at a time, but for abort().
+///
+/// Each of them begins when the device has done what was on Call::stream before. Whatever goes on with the buffers
+/// comes after join().
+class DeviceLine {
+ public:
+  static constexpr std::size_t most_ahead = 4;
+
+  DeviceLine() = default;
+  DeviceLine(const DeviceLine&) = delete;
+  DeviceLine& operator=(const DeviceLine&) = delete;
+  virtual ~DeviceLine() = default;
+
+  /// See Backend. Throws: CollectiveError if the group is lost.
+  virtual void all_reduce(Buffer data, ReduceOp op, const Call& call) = 0;
+  virtual void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) = 0;
+  virtual void all_gather(ConstBuffer in, Buffer out, const Call& call) = 0;
+  /// Makes what is put on a stream from here on wait for all operations so far. The host waits for none of them, but
+  /// where it is most_ahead joins ahead of the device: that it never is, and so learns if the device stands still.
+  /// Throws: CollectiveError if an operation never will be done.
+  virtual void join(const Call& call) = 0;
+  /// The host waits for all operations so far. Throws: CollectiveError if one of them never will be done.
+  virtual void wait(const Deadline& deadline) = 0;
+
+  /// Adds up numbers of the host, beside all that is on the device: where the ranks are of one host nothing waits for a
+  /// device, or is put on it. Returns when it is done. Throws: CollectiveError as every collective does.
+  virtual void add_on_host(Buffer numbers, const Call& call) = 0;
+
+  /// Ends the waits of this rank and what is on its device, and tells the others. From any thread.
+  virtual void abort(std::string_view reason) noexcept = 0;
 };
 
 }  // namespace railyard::inline v0_1
@@ -1891,7 +1994,8 @@ class WorkerLink {
   [[nodiscard]] virtual std::string_view briefing() const noexcept = 0;
 
   /// Returns memory which the supervisor sees as well, and keeps if this worker dies. It is the worker's until a
-  /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's.
+  /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's; for a checkpoint
+  /// also where memory has room for one and not for one more, until all are given back.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
   [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) = 0;
   /// How many bytes of memory there are already, since an earlier start perhaps, for snapshots of the kind of all
@@ -2191,6 +2295,13 @@ class Mean {
   /// Adds the mean `value` of `weight` samples; a weight of zero leaves the value out, NaN included.
   void add(double value, double weight) noexcept;
 
+  /// Adds a mean over the samples of a batch, and nothing of a batch whose size() is 0.
+  /// Example: mean.add(loss, batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<Mean, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<Mean, Outputs, Samples>::add(*this, outputs, batch);
+  }
   /// Adds a sum over `weight` samples, such as the number of correct answers among them; a sum over none is left out.
   void add_sum(double sum, double weight) noexcept;
 
@@ -2225,8 +2336,16 @@ namespace railyard::inline v0_1 {
 /// a part of n 2^-52 of it.
 class Perplexity {
  public:
-  /// Adds a mean loss (cross entropy, in nats) over so many tokens; of no tokens it is left out, NaN included.
+  /// Adds a mean loss (cross entropy, in nats) over so many tokens; of no tokens it is left out, NaN included. A batch
+  /// whose size() is 0 has a sample all the same, another worker's, whose tokens must not be added here.
   void add(double mean_loss, std::uint64_t tokens) noexcept;
+  /// Adds a mean loss over the labels of a batch that are not ignored_label, and nothing of a batch whose size() is 0.
+  /// Example: perplexity.add(loss, batch);  // see railyard/torch/metrics.hpp
+  template <class Outputs, class Samples>
+  requires detail::AddsBatches<Perplexity, Outputs, Samples>
+  void add(const Outputs& outputs, const Samples& batch) {
+    BatchAccess<Perplexity, Outputs, Samples>::add(*this, outputs, batch);
+  }
   /// Adds a sum of losses over so many tokens.
   void add_sum(double loss, std::uint64_t tokens) noexcept;
   void merge(const Perplexity& other) noexcept;
@@ -2327,7 +2446,7 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Those that a run hears.
-inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 /// Returns "SIGINT" and the like, or "signal 40" for one without a name.
 [[nodiscard]] std::string signal_name(int signal);
@@ -2553,6 +2672,7 @@ class ProgressLine {
 
 #include <dirent.h>
 #include <sys/file.h>
+#include <sys/vfs.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -2594,6 +2714,9 @@ class Files {
   virtual int set_direct(int fd, bool is_direct);
   /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
   virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits);
+  /// Whether an open file is on a disk, or in memory, that other hosts do not have mounted: one of the file systems
+  /// that are known for that.
+  virtual bool is_of_this_host(int fd);
   virtual int sync(int fd);
   /// The same of a file's bytes and size alone.
   virtual int sync_data(int fd);
@@ -2760,7 +2883,6 @@ class JsonParser {
 // What can be said and done about the storage of a checkpoint. Checkpoint room.
 
 #include <linux/magic.h>
-#include <sys/vfs.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -3441,6 +3563,8 @@ class CheckpointFolder {
 // ---- railyard/checkpoint/file_image.hpp
 // The files that a rank contributes to a checkpoint, as memory to be filled. Checkpoint room.
 
+#include <iterator>
+
 namespace railyard::inline v0_1 {
 
 /// Is one file that a rank contributes to a checkpoint.
@@ -3583,6 +3707,8 @@ class Arguments {
   [[nodiscard]] Signature broadcast(const Buffer& data, int root) const;
 
   [[nodiscard]] Signature all_gather(const ConstBuffer& in, const Buffer& out) const;
+  /// The same where in may be this rank's part of out.
+  [[nodiscard]] Signature all_gather_in_place(const ConstBuffer& in, const Buffer& out) const;
 
   [[nodiscard]] Signature all_gather_uneven(const ConstBuffer& in, const Buffer& out,
                                             std::span<const std::size_t> counts) const;
@@ -3604,6 +3730,8 @@ class Arguments {
   [[nodiscard]] Signature message(Operation operation, const ConstBuffer& data, int peer, std::string_view name) const;
 
   void memory(const Signature& signature, const ConstBuffer& buffer, std::string_view name) const;
+
+  void types(const Signature& signature, const ConstBuffer& in, const Buffer& out) const;
 
   void pair(const Signature& signature, const ConstBuffer& in, const Buffer& out) const;
 
@@ -3820,8 +3948,15 @@ class AwakeTime {
   /// For how long to sleep between two looks at most.
   static constexpr std::chrono::milliseconds slice{100};
 
+  AwakeTime() = default;
+  /// All time up to then counts.
+  explicit AwakeTime(Time looked) noexcept;
+
   /// Whether the deadline has passed. What was counted of an earlier deadline is forgotten.
   [[nodiscard]] bool is_over(const Deadline& deadline, Time now = Deadline::Clock::now()) noexcept;
+
+  /// Until the next look something is done that may take so long, and counts.
+  void be_busy(std::chrono::nanoseconds at_most) noexcept;
 
   /// For how long to sleep between this look and the next.
   [[nodiscard]] std::chrono::nanoseconds until_next_look(const Deadline& deadline) const noexcept;
@@ -3829,6 +3964,33 @@ class AwakeTime {
  private:
   Time looked_{};
   std::chrono::nanoseconds lost_{0};
+  std::chrono::nanoseconds busy_{0};
+};
+
+/// Counts the time of waits that have a deadline in common, one after the other: where each counted for itself, time in
+/// which an earlier one did look would be taken for a suspension. May be called from any thread.
+class CommonAwakeTime {
+ public:
+  struct Look {
+    bool is_over = false;
+    std::chrono::nanoseconds until_next{};  ///< for how long to sleep before the next look
+  };
+
+  [[nodiscard]] Look look(const Deadline& deadline);
+
+ private:
+  struct Entry {
+    AwakeTime::Time deadline{};
+    std::uint64_t used = 0;
+    AwakeTime time{};
+  };
+
+  // Of the deadlines that are not known, the one that was not asked for for longest has to go.
+  [[nodiscard]] AwakeTime& time_of(const Deadline& deadline);
+
+  std::mutex mutex_{};
+  std::array<Entry, 8> entries_{};
+  std::uint64_t num_uses_ = 0;
 };
 
 }  // namespace detail
@@ -4411,6 +4573,20 @@ namespace detail {
 // Reads the number that a file begins with; nothing for "max", or where there is no such file.
 [[nodiscard]] std::optional<std::size_t> number_in(const std::filesystem::path& file);
 
+/// Is where the kernel tells of control groups.
+struct ControlGroups {
+  std::filesystem::path membership = "/proc/self/cgroup";
+  std::filesystem::path mount = "/sys/fs/cgroup";  ///< of the hierarchies
+};
+
+/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
+/// group of a container has left.
+[[nodiscard]] std::size_t memory_left(const ControlGroups& groups = {});
+
+/// Returns the same with what the host can still move to the disk to make room.
+[[nodiscard]] std::size_t memory_and_swap_free(const std::filesystem::path& host = "/proc/meminfo",
+                                                      std::size_t left = memory_left());
+
 }  // namespace detail
 
 }  // namespace railyard::inline v0_1
@@ -4897,6 +5073,8 @@ class Sample {
 
   /// The sample's number in its source.
   [[nodiscard]] std::uint64_t id() const noexcept;
+  /// What tells it from the others that flat_map() has made of one, and that share its id; 0 if it was not made so.
+  [[nodiscard]] std::uint64_t sibling() const noexcept;
   [[nodiscard]] const Schema& schema() const noexcept;
 
   /// Returns the single number in a column of any dtype. Throws: ConfigError where there are more or fewer.
@@ -4922,6 +5100,61 @@ class Sample {
   const Block* block_;
   std::size_t row_;
 };
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/digest.hpp
+// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+/// Adds bytes to a number that is another, then, for nearly all other bytes.
+[[nodiscard]] std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept;
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/shuffle.hpp
+// The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Derives the seed of one use of a run's seed.
+[[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {
+  return mix_bits(mix_bits(seed) ^ mix_bits(~use));
+}
+
+// A half-open range of positions.
+struct Range {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
+  friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
+};
+
+// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
+[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
+  const std::size_t smaller = whole.size() / parts;
+  const std::size_t larger_ones = whole.size() % parts;
+  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
+  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
+}
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -4972,8 +5205,9 @@ class BlockBuilder {
   BlockBuilder(const BlockBuilder&) = delete;  // the writer points here
   BlockBuilder& operator=(const BlockBuilder&) = delete;
 
-  /// Begins a sample and returns what its columns are set with. Throws: ConfigError if the one before lacks a column.
-  SampleWriter& add(std::uint64_t id);
+  /// Begins a sample and returns what its columns are set with. sibling: see Block::siblings().
+  /// Throws: ConfigError if the one before lacks a column.
+  SampleWriter& add(std::uint64_t id, std::uint64_t sibling = 0);
   /// Gives the sample the columns that have not been set and that are the same fields of another one.
   void complete_from(const Block& block, std::size_t row);
   /// Throws: ConfigError if a column of the sample has not been set.
@@ -5007,12 +5241,14 @@ class BlockBuilder {
   std::shared_ptr<const Schema> schema_;
   std::vector<Part> columns_;
   std::vector<std::uint64_t> ids_;
+  std::vector<std::uint64_t> siblings_;  // empty as long as all are 0
   SampleWriter writer_;
   std::shared_ptr<const Schema> completing_;      // whose samples gave columns last
   std::vector<std::optional<std::size_t>> same_;  // which of its columns each of ours is
 };
 
-/// Takes the samples that a function of flat_map() makes of one, which share its id.
+/// Takes the samples that a function of flat_map() makes of one, which share its id. The random numbers of each are
+/// its own: they depend on how many were made of the same one before it.
 class SampleList {
  public:
   SampleList(BlockBuilder& builder, const Block& block, std::size_t row) noexcept;
@@ -5026,7 +5262,7 @@ class SampleList {
   BlockBuilder* builder_;
   const Block* block_;
   std::size_t row_;
-  bool has_one_ = false;
+  std::uint64_t num_made_ = 0;
 };
 
 namespace detail {
@@ -5069,6 +5305,9 @@ void SampleWriter::fill(ColumnKey key, const T* values, std::size_t count) {
   const std::size_t column = key.in(builder_->schema());
   const Field& field = builder_->schema()[column];
   if (field.is_text) throw ConfigError{detail::compose("column \"{}\" is text and was set to numbers", field.name)};
+  if constexpr (Element<T>) {
+    if (field.dtype == dtype_of<T>) return builder_->put(column, std::as_bytes(std::span{values, count}));
+  }
   visit_dtype(field.dtype, [&](auto zero) {
     using To = decltype(zero);
     auto* to = reinterpret_cast<To*>(builder_->room_for(column, count * sizeof(To)));
@@ -5081,6 +5320,203 @@ void SampleWriter::fill(ColumnKey key, const T* values, std::size_t count) {
     }
   });
 }
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/fingerprint.hpp
+// Tells the samples of a dataset from those it had with other files, numbers or settings, without reading them. Data
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Stands for any value where nothing is computed.
+struct AnyValue {
+  template <class T>
+  operator T() const;
+};
+
+/// How many fields an aggregate has. Values: AnyValue for each that it is known to have.
+template <class T, class... Values>
+[[nodiscard]] consteval std::size_t count_fields() {
+  if constexpr (requires { T{Values{}..., AnyValue{}}; }) {
+    return count_fields<T, Values..., AnyValue>();
+  } else {
+    return sizeof...(Values);
+  }
+}
+
+/// Collects what samples depend on; the order counts.
+class Fingerprint {
+ public:
+  void add(std::uint64_t number) noexcept;
+  void add(double number) noexcept;
+  template <class T>
+  requires(std::integral<T> || std::is_enum_v<T>) void add(T value) noexcept { add(static_cast<std::uint64_t>(value)); }
+  void add(std::span<const std::byte> bytes) noexcept;
+  void add(std::string_view text) noexcept;
+  template <class T>
+  void add(const std::vector<T>& values) noexcept {
+    add(std::uint64_t{values.size()});
+    for (const T& value : values) add(value);
+  }
+  /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
+  /// file systems. Throws: DataError if one is not there.
+  void add_files(const std::vector<std::string>& paths);
+
+  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
+
+ private:
+  std::uint64_t value_ = 0;
+};
+
+/// Tells users' functions apart by their types: each lambda has one of its own.
+[[nodiscard]] std::uint64_t fingerprint_of(const std::type_info& type) noexcept;
+
+template <class T>
+concept Identifiable = requires(Fingerprint& to, const T& value) {
+  to.add(value);
+};
+
+template <class... T>
+void identify_all(Fingerprint& to, const T&... values) noexcept {
+  static_assert((Identifiable<T> && ...),
+                "the options of a preprocessor are told from others by their fields, which are to be numbers, "
+                "enumerators, texts, and vectors of these");
+  (to.add(values), ...);
+}
+
+/// Adds all fields of options, also of those that get more fields one day.
+template <class Options>
+void identify_options(const Options& options, Fingerprint& to) noexcept {
+  constexpr std::size_t count = std::is_aggregate_v<Options> ? count_fields<Options>() : 0;
+  static_assert(count > 0 && count <= 8,
+                "the options of a preprocessor are told from others by their fields: make them an aggregate of 1 to 8 "
+                "of them");
+  if constexpr (count == 1) {
+    const auto& [a] = options;
+    identify_all(to, a);
+  } else if constexpr (count == 2) {
+    const auto& [a, b] = options;
+    identify_all(to, a, b);
+  } else if constexpr (count == 3) {
+    const auto& [a, b, c] = options;
+    identify_all(to, a, b, c);
+  } else if constexpr (count == 4) {
+    const auto& [a, b, c, d] = options;
+    identify_all(to, a, b, c, d);
+  } else if constexpr (count == 5) {
+    const auto& [a, b, c, d, e] = options;
+    identify_all(to, a, b, c, d, e);
+  } else if constexpr (count == 6) {
+    const auto& [a, b, c, d, e, f] = options;
+    identify_all(to, a, b, c, d, e, f);
+  } else if constexpr (count == 7) {
+    const auto& [a, b, c, d, e, f, g] = options;
+    identify_all(to, a, b, c, d, e, f, g);
+  } else if constexpr (count == 8) {
+    const auto& [a, b, c, d, e, f, g, h] = options;
+    identify_all(to, a, b, c, d, e, f, g, h);
+  }
+}
+
+/// Returns a fingerprint of options alone.
+template <class Options>
+[[nodiscard]] Fingerprint fingerprint_of_options(const Options& options) noexcept {
+  Fingerprint fingerprint;
+  identify_options(options, fingerprint);
+  return fingerprint;
+}
+/// Returns one of options and of the columns, by their names, that something was learned from.
+template <class Options, class Columns>
+[[nodiscard]] Fingerprint fingerprint_of_learned(const Options& options, const Columns& columns) noexcept {
+  Fingerprint fingerprint = fingerprint_of_options(options);
+  for (const auto& column : columns) fingerprint.add(std::string_view{column.name});
+  return fingerprint;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/on_error.hpp
+// What becomes of the samples of a source that are damaged. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says whether a source stops at a damaged sample, or leaves it out as if it were not there. A record that is longer
+/// than it may be counts as one, and what of a compressed file cannot be unpacked: reading goes on with the next
+/// record, or file. A check sum of gzip or zstd that is wrong counts as one as well, and nothing is left out: what it
+/// belongs to has been given by then. Files that are not there, or whose storage fails, are errors.
+class OnError {
+ public:
+  /// The first one is an error.
+  [[nodiscard]] static constexpr OnError stop() noexcept { return OnError{0}; }
+  /// All of them are left out, and counted.
+  [[nodiscard]] static constexpr OnError skip() noexcept { return OnError{std::numeric_limits<std::uint64_t>::max()}; }
+  /// So many are left out, and one more is an error.
+  [[nodiscard]] static constexpr OnError at_most(std::uint64_t max_skips) noexcept { return OnError{max_skips}; }
+
+  [[nodiscard]] constexpr std::uint64_t max_skips() const noexcept { return max_skips_; }
+  [[nodiscard]] constexpr bool stops_at_once() const noexcept { return max_skips_ == 0; }
+
+ private:
+  constexpr explicit OnError(std::uint64_t max_skips) noexcept : max_skips_(max_skips) {}
+
+  std::uint64_t max_skips_;
+};
+
+namespace detail {
+
+/// Returns a number that tells which samples are left out: of those that are damaged, and of those above a limit.
+[[nodiscard]] std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept;
+
+}  // namespace detail
+
+/// Counts the samples that were left out; copies share the count, of what their process has read. Samples that are read
+/// again do not count again.
+class SkipCount {
+ public:
+  [[nodiscard]] std::uint64_t count() const noexcept;
+  /// Takes note that so many were left out of all that lie before the place where a reader is.
+  void raise_to(std::uint64_t count) const noexcept;
+  /// Says what it was that counts as one and may have been many samples; of very many only the first are kept.
+  void name(const std::string& what) const;
+  /// What name() has said, each once.
+  [[nodiscard]] std::vector<std::string> names() const;
+
+ private:
+  struct Shared {
+    std::atomic<std::uint64_t> count{0};
+    std::mutex mutex{};
+    std::vector<std::string> names{};
+  };
+
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/csv_source_options.hpp
+// How CSV files are read. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how CSV files are read.
+struct CsvSourceOptions {
+  std::string label{};                 ///< which column is the target; none if empty
+  std::vector<Field> fields{};         ///< types of columns by name; those of others come from the first rows
+  std::vector<std::string> columns{};  ///< reads these only, in this order; all if empty
+  std::vector<std::string> names{};    ///< names the columns of the file instead of its header
+  bool has_header = true;              ///< whether the first record of each file names the columns
+  char delimiter = ',';
+  char quote = '"';  ///< '\0': quotes are characters as any
+  /// What stands for no number: NaN in a column of floats. Text is taken as it is, so that NA may be Namibia.
+  std::vector<std::string> missing{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"};
+  Dtype floats = Dtype::f64;            ///< the type of numbers that are no integers: f64 or f32
+  std::size_t inference_rows = 10'000;  ///< rows that decide on types: so many, of the first 16 MiB
+  std::size_t max_record_bytes = std::size_t{64} << 20;
+  OnError on_error = OnError::stop();
+};
 
 }  // namespace railyard::inline v0_1
 
@@ -5472,28 +5908,6 @@ namespace detail {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/detail/digest.hpp
-// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
-/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
-[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
-/// Adds bytes to a number that is another, then, for nearly all other bytes.
-[[nodiscard]] std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept;
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/byte_stream.hpp
 // Bytes one after another: of a file, or of what a compressed file holds. Data room.
 
@@ -5584,6 +5998,8 @@ class FileBytes final : public ByteStream {
   explicit FileBytes(std::string path, std::uint64_t from = 0);
 
   [[nodiscard]] const FileStamp& stamp() const noexcept { return stamp_; }
+  /// That of the file as it is, where this one is that of when it was opened.
+  [[nodiscard]] FileStamp stamp_now() const noexcept;
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override;
 
@@ -5595,6 +6011,8 @@ class FileBytes final : public ByteStream {
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const;
 
  private:
+  [[nodiscard]] static FileStamp stamp_of(const struct stat& status) noexcept;
+
   std::string path_;
   Descriptor file_{};
   FileStamp stamp_{};
@@ -5611,164 +6029,6 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
 [[nodiscard]] std::uint64_t line_at(ByteStream& stream, std::uint64_t offset);
 
 }  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/fingerprint.hpp
-// Tells the samples of a dataset from those it had with other files, numbers or settings, without reading them. Data
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Stands for any value where nothing is computed.
-struct AnyValue {
-  template <class T>
-  operator T() const;
-};
-
-/// How many fields an aggregate has. Values: AnyValue for each that it is known to have.
-template <class T, class... Values>
-[[nodiscard]] consteval std::size_t count_fields() {
-  if constexpr (requires { T{Values{}..., AnyValue{}}; }) {
-    return count_fields<T, Values..., AnyValue>();
-  } else {
-    return sizeof...(Values);
-  }
-}
-
-/// Collects what samples depend on; the order counts.
-class Fingerprint {
- public:
-  void add(std::uint64_t number) noexcept;
-  void add(double number) noexcept;
-  template <class T>
-  requires(std::integral<T> || std::is_enum_v<T>) void add(T value) noexcept { add(static_cast<std::uint64_t>(value)); }
-  void add(std::span<const std::byte> bytes) noexcept;
-  void add(std::string_view text) noexcept;
-  template <class T>
-  void add(const std::vector<T>& values) noexcept {
-    add(std::uint64_t{values.size()});
-    for (const T& value : values) add(value);
-  }
-  /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
-  /// file systems. Throws: DataError if one is not there.
-  void add_files(const std::vector<std::string>& paths);
-
-  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
-
- private:
-  std::uint64_t value_ = 0;
-};
-
-/// Tells users' functions apart by their types: each lambda has one of its own.
-[[nodiscard]] std::uint64_t fingerprint_of(const std::type_info& type) noexcept;
-
-template <class T>
-concept Identifiable = requires(Fingerprint& to, const T& value) {
-  to.add(value);
-};
-
-template <class... T>
-void identify_all(Fingerprint& to, const T&... values) noexcept {
-  static_assert((Identifiable<T> && ...),
-                "the options of a preprocessor are told from others by their fields, which are to be numbers, "
-                "enumerators, texts, and vectors of these");
-  (to.add(values), ...);
-}
-
-/// Adds all fields of options, also of those that get more fields one day.
-template <class Options>
-void identify_options(const Options& options, Fingerprint& to) noexcept {
-  constexpr std::size_t count = std::is_aggregate_v<Options> ? count_fields<Options>() : 0;
-  static_assert(count > 0 && count <= 8,
-                "the options of a preprocessor are told from others by their fields: make them an aggregate of 1 to 8 "
-                "of them");
-  if constexpr (count == 1) {
-    const auto& [a] = options;
-    identify_all(to, a);
-  } else if constexpr (count == 2) {
-    const auto& [a, b] = options;
-    identify_all(to, a, b);
-  } else if constexpr (count == 3) {
-    const auto& [a, b, c] = options;
-    identify_all(to, a, b, c);
-  } else if constexpr (count == 4) {
-    const auto& [a, b, c, d] = options;
-    identify_all(to, a, b, c, d);
-  } else if constexpr (count == 5) {
-    const auto& [a, b, c, d, e] = options;
-    identify_all(to, a, b, c, d, e);
-  } else if constexpr (count == 6) {
-    const auto& [a, b, c, d, e, f] = options;
-    identify_all(to, a, b, c, d, e, f);
-  } else if constexpr (count == 7) {
-    const auto& [a, b, c, d, e, f, g] = options;
-    identify_all(to, a, b, c, d, e, f, g);
-  } else if constexpr (count == 8) {
-    const auto& [a, b, c, d, e, f, g, h] = options;
-    identify_all(to, a, b, c, d, e, f, g, h);
-  }
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/on_error.hpp
-// What becomes of the samples of a source that are damaged. Data room.
-
-namespace railyard::inline v0_1 {
-
-/// Says whether a source stops at a damaged sample, or leaves it out as if it were not there. A record that is longer
-/// than it may be counts as one, and what of a compressed file cannot be unpacked: reading goes on with the next
-/// record, or file. A check sum of gzip or zstd that is wrong counts as one as well, and nothing is left out: what it
-/// belongs to has been given by then. Files that are not there, or whose storage fails, are errors.
-class OnError {
- public:
-  /// The first one is an error.
-  [[nodiscard]] static constexpr OnError stop() noexcept { return OnError{0}; }
-  /// All of them are left out, and counted.
-  [[nodiscard]] static constexpr OnError skip() noexcept { return OnError{std::numeric_limits<std::uint64_t>::max()}; }
-  /// So many are left out, and one more is an error.
-  [[nodiscard]] static constexpr OnError at_most(std::uint64_t max_skips) noexcept { return OnError{max_skips}; }
-
-  [[nodiscard]] constexpr std::uint64_t max_skips() const noexcept { return max_skips_; }
-  [[nodiscard]] constexpr bool stops_at_once() const noexcept { return max_skips_ == 0; }
-
- private:
-  constexpr explicit OnError(std::uint64_t max_skips) noexcept : max_skips_(max_skips) {}
-
-  std::uint64_t max_skips_;
-};
-
-namespace detail {
-
-/// Returns a number that tells which samples are left out: of those that are damaged, and of those above a limit.
-[[nodiscard]] std::uint64_t fingerprint_of(OnError policy, std::uint64_t limit) noexcept;
-
-}  // namespace detail
-
-/// Counts the samples that were left out; copies share the count, of what their process has read. Samples that are read
-/// again do not count again.
-class SkipCount {
- public:
-  [[nodiscard]] std::uint64_t count() const noexcept;
-  /// Takes note that so many were left out of all that lie before the place where a reader is.
-  void raise_to(std::uint64_t count) const noexcept;
-  /// Says what it was that counts as one and may have been many samples; of very many only the first are kept.
-  void name(const std::string& what) const;
-  /// What name() has said, each once.
-  [[nodiscard]] std::vector<std::string> names() const;
-
- private:
-  struct Shared {
-    std::atomic<std::uint64_t> count{0};
-    std::mutex mutex{};
-    std::vector<std::string> names{};
-  };
-
-  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
-};
-
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/text_head.hpp
@@ -5793,8 +6053,8 @@ class TextHead {
   /// Whether that is the whole file, as far as it can be read; then it ends with a line feed.
   [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
 
-  /// Reads as much again.
-  void grow();
+  /// Reads as much again, up to so many bytes in all, and at least one more.
+  void grow(std::size_t most);
   [[nodiscard]] const std::string& file() const noexcept { return file_; }
 
  private:
@@ -5830,24 +6090,6 @@ namespace detail {
 // What a CSV file is taken for: its columns and their types. Data room.
 
 namespace railyard::inline v0_1 {
-
-/// Says how CSV files are read.
-struct CsvSourceOptions {
-  std::string label{};                 ///< which column is the target; none if empty
-  std::vector<Field> fields{};         ///< types of columns by name; those of others come from the first rows
-  std::vector<std::string> columns{};  ///< reads these only, in this order; all if empty
-  std::vector<std::string> names{};    ///< names the columns of the file instead of its header
-  bool has_header = true;              ///< whether the first record of each file names the columns
-  char delimiter = ',';
-  char quote = '"';  ///< '\0': quotes are characters as any
-  /// What stands for no number: NaN in a column of floats. Text is taken as it is, so that NA may be Namibia.
-  std::vector<std::string> missing{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"};
-  Dtype floats = Dtype::f64;            ///< the type of numbers that are no integers: f64 or f32
-  std::size_t inference_rows = 10'000;  ///< rows that decide on types: so many, of the first 16 MiB
-  std::size_t max_record_bytes = std::size_t{64} << 20;
-  OnError on_error = OnError::stop();
-};
-
 namespace detail {
 
 /// Is what is known of the files once the first has been looked at.
@@ -5858,6 +6100,7 @@ struct CsvPlan {
   std::string file{};                 // whose header that is
   CsvSourceOptions options{};
   bool is_number_missing = false;  // whether what stands for no number may be one
+  bool is_empty_missing = false;   // whether an empty field stands for none
   std::string hint{};              // what may be wrong where columns are, for messages; may be empty
 
   [[nodiscard]] bool is_missing(std::string_view text) const noexcept;
@@ -6436,7 +6679,7 @@ requires std::is_floating_point_v<Float>
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/record_faults.hpp
-// Which records of a piece of text are damaged, and why the first one is. Data room.
+// Which records of a piece of text are damaged, and why one of them is. Data room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -6444,25 +6687,35 @@ namespace detail {
 /// Collects the damaged records of one piece of text.
 class RecordFaults {
  public:
+  RecordFaults() = default;
+  /// Keeps the text of the first damaged record that is not before this one.
+  explicit RecordFaults(std::size_t from);
+
   /// make_message is asked for a text only where it may be needed.
   template <class MakeMessage>
   void add(std::size_t record, MakeMessage&& make_message) {
-    if (records_.empty() || record < first_) {
+    if (record >= from_ && (!has_message_ || record < first_)) {
       first_ = record;
       message_ = make_message();
+      has_message_ = true;
     }
     records_.push_back(record);
   }
 
+  /// Returns one without records that keeps a text of the same ones.
+  [[nodiscard]] RecordFaults alike() const;
   [[nodiscard]] bool empty() const noexcept;
   /// Ascending, each once.
   [[nodiscard]] const std::vector<std::size_t>& records();
+  /// The one that message() is of.
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
 
  private:
   std::vector<std::size_t> records_;
+  std::size_t from_ = 0;
   std::size_t first_ = 0;
+  bool has_message_ = false;
   std::string message_;
 };
 
@@ -6619,6 +6872,9 @@ class CsvParser {
   template <class T>
   [[nodiscard]] Stored<T> read_number(std::string_view text, std::size_t row, const Field& field,
                                       RecordFaults& faults) const {
+    if constexpr (std::is_floating_point_v<T>) {
+      if (text.empty() && plan_->is_empty_missing) return std::numeric_limits<T>::quiet_NaN();
+    }
     T value{};
     if (plan_->is_number_missing || !read_fast(text, value)) value = read_slowly<T>(text, row, field, faults);
     return static_cast<Stored<T>>(value);
@@ -6743,7 +6999,9 @@ class FileIndexDraft {
   void add_records(std::uint64_t count) noexcept;
   /// Says that a record is damaged that has been added or will be, behind those said before.
   void mark_damaged(std::uint64_t record);
-  /// Adds a record that is left out because of its length: who reads those before it reads nothing of it.
+  /// Adds a record at a place of its own: who reads those before it reads nothing of it.
+  void add_record_apart(std::uint64_t begin);
+  /// Adds one that is left out because of its length.
   void add_long_record(std::uint64_t begin);
   /// Whether so many records that begin before a place of the text are none that have places of their own.
   [[nodiscard]] bool is_far_from_next_place(std::uint64_t num_records, std::uint64_t end) const noexcept;
@@ -6819,6 +7077,12 @@ struct DamagedPart {
 
 [[nodiscard]] std::string text_of_long_record(const std::string& file, std::uint64_t offset, std::size_t most);
 
+/// Says whether a record that was cut is longer, without its line feed, than records may be.
+template <class Parser>
+[[nodiscard]] bool is_long_record(const Parser& parser, std::size_t record, std::size_t most) noexcept {
+  return parser.end(record) - parser.begin(record) - 1 > most;
+}
+
 /// Reads a stream in pieces that a parser has cut at the end of a record; memory grows only with the longest record.
 template <class Parser>
 class RecordChunks {
@@ -6886,6 +7150,28 @@ class RecordChunks {
     leave_out_before(end(), leave_out);
   }
 
+  /// Whether any record of the piece may be longer than it may be.
+  [[nodiscard]] bool may_have_long_records() const noexcept { return taken_ > most_; }
+  /// Whether a record of the piece is longer than it may be: one that is not whole in a piece is left out before.
+  [[nodiscard]] bool is_long_record(std::size_t record) const noexcept {
+    return may_have_long_records() && detail::is_long_record(parser_, record, most_);
+  }
+  /// Calls a function with each that is.
+  template <class Visit>
+  void visit_long_records(const Visit& visit) const {
+    if (!may_have_long_records()) return;
+    for (std::size_t record = 0; record < parser_.records(); ++record) {
+      if (is_long_record(record)) visit(record);
+    }
+  }
+  /// Adds them to the faults.
+  void find_long_records(RecordFaults& faults) const {
+    visit_long_records([&](std::size_t record) {
+      faults.add(record,
+                 [&] { return compose("the record is longer than {} bytes, which .max_record_bytes allows", most_); });
+    });
+  }
+
   /// Gives the rest of the text as it is, part after part: of a multiple of 64 characters but for the last, and
   /// text_padding more can be read behind each.
   template <class Take>
@@ -6903,6 +7189,7 @@ class RecordChunks {
   }
 
   [[nodiscard]] Parser& parser() noexcept { return parser_; }
+  [[nodiscard]] const Parser& parser() const noexcept { return parser_; }
   /// As ByteStream::take_point(), up to the begin of the piece.
   [[nodiscard]] std::optional<StreamPoint> take_point() { return bytes_->take_point(offset_); }
   /// Where the piece begins in the file.
@@ -6932,8 +7219,9 @@ class RecordChunks {
     is_end_ = is_cut_ || size_ < room_;
     if (is_end_ && !is_cut_ && size_ > 0 && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
   }
+  // To no more than shows that a record is too long.
   void grow() {
-    room_ *= 2;
+    room_ = most_ < 2 * room_ ? std::max(room_ + text_padding, most_ + 1) : 2 * room_;
     fill();
   }
 
@@ -7009,6 +7297,9 @@ void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte*
 // Takes the rows of a block in that order; shares its memory where they follow each other.
 [[nodiscard]] Block take(const Block& block, std::span<const std::size_t> rows);
 
+// Copies blocks of one schema into one, sample after sample; there is at least one.
+[[nodiscard]] Block join_copies(std::span<const Block> blocks);
+
 // Does the same, but gives a block back as it is if it alone has samples.
 [[nodiscard]] Block join(std::span<const Block> blocks);
 
@@ -7074,6 +7365,8 @@ class WaitWatch {
   [[nodiscard]] static std::shared_ptr<const Shared>& of_thread() noexcept;
   /// Tells whoever has started the program.
   static void say_aloud(const std::string& text) noexcept;
+  /// Tells whoever the calling thread's waits tell.
+  static void tell(const std::string& text);
 
  private:
   std::shared_ptr<Shared> shared_;
@@ -7136,8 +7429,9 @@ class LongWait {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Is memory that is inherited by all processes that are forked behind it, in which the first of them that wants the
-// samples leaves them for the others; later ones find them there even where that one has ended.
+// Is memory that is inherited by all processes that are forked behind it, and found by others that are told its
+// address, in which the first of them that wants the samples leaves them for the others; later ones find them there
+// even where that one has ended.
 class SampleShelf {
  public:
   // doing: what the one does for which others wait, as a sentence says it. Without memory it has no use.
@@ -7148,6 +7442,11 @@ class SampleShelf {
 
   // What the process has that made it, its children inherit without this.
   [[nodiscard]] bool has_use() const noexcept;
+
+  // What others may take it by as long as this process has it; nothing if there is no memory.
+  [[nodiscard]] std::string address() const;
+  // Takes another process's in its place; nothing changes where that is not to be seen. Before it is used.
+  bool take_other(const std::string& address);
 
   // Returns the samples: those that are there, or else what make(go_on) returns, part after part, and leaves to the
   // others. It calls go_on() now and then.
@@ -7194,11 +7493,13 @@ class SampleShelf {
     std::atomic<std::uint32_t> made{0};  // a futex: moves with each part that is made
     std::atomic<bool> is_whole{false};
     std::uint64_t rows = 0;
-    std::uint64_t size = 0;  // of the file
+    std::uint64_t num_siblings = 0;  // as many, or none
+    std::uint64_t size = 0;          // of the file
+    std::uint64_t token = 0;         // tells it from any other
   };
 
-  // The samples follow it: their ids, and of each column the ends of its samples, where they differ in length, and the
-  // bytes, all at multiples of 64.
+  // The samples follow it: their ids and siblings, and of each column the ends of its samples, where they differ in
+  // length, and the bytes, all at multiples of 64.
   static constexpr std::size_t header_bytes = 4096;
   static constexpr std::uint64_t alignment = 64;
 
@@ -7283,9 +7584,20 @@ struct RecordPlace {
 /// Adds the records of a piece to the index of its file.
 template <class Parser>
 void note_records(RecordChunks<Parser>& chunks, RecordFaults& faults, FileIndexDraft& index) {
+  constexpr std::size_t at_once = 8;  // of those that have no place of their own
   for (const std::size_t record : faults.records()) index.mark_damaged(index.records() + record);
-  for (std::size_t record = 0; record < chunks.parser().records(); ++record) {
-    index.add_record(chunks.offset() + chunks.parser().begin(record));
+  const auto begin_of = [&](std::size_t record) { return chunks.offset() + chunks.parser().begin(record); };
+  const std::size_t num_records = chunks.parser().records();
+  const bool may_have_long_ones = chunks.may_have_long_records();
+  for (std::size_t record = 0; record < num_records;) {
+    const std::size_t next = record + at_once;
+    if (next <= num_records && !may_have_long_ones && index.is_far_from_next_place(at_once, begin_of(next - 1) + 1)) {
+      index.add_records(at_once);
+      record = next;
+      continue;
+    }
+    chunks.is_long_record(record) ? index.add_record_apart(begin_of(record)) : index.add_record(begin_of(record));
+    ++record;
   }
 }
 
@@ -7323,6 +7635,12 @@ class RecordFiles {
   }
   [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const {
     return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
+  }
+
+  /// Where the indexes are left for other processes; nullptr where there are none.
+  [[nodiscard]] SampleShelf* shelf() {
+    const std::lock_guard lock{mutex_};
+    return shelf_ ? &*shelf_ : nullptr;
   }
 
   /// Returns how many samples all files have.
@@ -7377,13 +7695,17 @@ class RecordFiles {
     return compose("{}:{}", name, line_at(*open_bytes(name), offset));
   }
 
-  /// Throws: DataError, unless the damaged records may be left out, of which `before` were before these.
-  /// Returns how many there are now.
-  std::uint64_t settle(RecordFaults& faults, const std::string& name, std::uint64_t first_offset,
-                       std::uint64_t before) const {
+  /// Throws: DataError that names the first damaged record of a piece that may not be left out as well, of which
+  /// `before` were before these. Returns how many there are now.
+  std::uint64_t settle(RecordFaults& faults, const std::string& name, Chunks& chunks, std::uint64_t before) const {
     const std::uint64_t total = before + faults.records().size();
-    if (total > options_.on_error.max_skips()) {
-      refuse(compose("{}: {}", where(name, first_offset), faults.message()), before);
+    const std::uint64_t most = std::max(options_.on_error.max_skips(), before);
+    if (total > most) {
+      RecordFaults refused{faults.records()[static_cast<std::size_t>(most - before)]};
+      chunks.find_long_records(refused);
+      (void)chunks.parser().parse(refused);  // again, for what is wrong with that one
+      const std::uint64_t offset = chunks.offset() + chunks.parser().begin(refused.first());
+      refuse(compose("{}: {}", where(name, offset), refused.message()), most);
     }
     skips_.raise_to(total);
     return total;
@@ -7394,6 +7716,14 @@ class RecordFiles {
     skips_.name(part.message);
     skips_.raise_to(before + 1);
     return before + 1;
+  }
+
+  /// Names the records of a piece that are left out because of their length: each may have been many.
+  void name_long_records(const std::string& name, const Chunks& chunks) const {
+    chunks.visit_long_records([&](std::size_t record) {
+      skips_.name(
+          text_of_long_record(name, chunks.offset() + chunks.parser().begin(record), options_.max_record_bytes));
+    });
   }
 
  private:
@@ -7413,21 +7743,31 @@ class RecordFiles {
     if (names_.empty()) names_ = input_.expand();
     return names_;
   }
+  [[nodiscard]] bool has_records(const TextHead& head) const {
+    if constexpr (requires { Format::has_records(options_, head); }) return Format::has_records(options_, head);
+    return true;
+  }
   // Whoever looks at the files first does so before the workers are forked, most often.
   const std::shared_ptr<const Plan>& plan_now() {
     if (plan_ != nullptr) return plan_;
     if (open_ == nullptr && !shelf_) shelf_.emplace("counts the samples of files");
+    std::string first_without;  // of those that have no records
     for (const std::string& name : names_now()) {
       TextHead head{name, open_bytes(name)};
       const auto lines = std::count(head.text(), head.text() + head.size(), '\n');
       const bool is_enough = head.damage().empty() || (!options_.on_error.stops_at_once() && lines >= 2);
       if (!is_enough && (options_.on_error.stops_at_once() || name == names_.back())) throw DataError{head.damage()};
       if (!is_enough) continue;  // another file may tell what there is
+      if (!has_records(head)) {
+        if (first_without.empty()) first_without = name;
+        continue;
+      }
       plan_ = Format::plan(options_, name, head);
       if (options_.on_error.stops_at_once() && !head.damage().empty()) throw DataError{head.damage()};
-      break;
+      return plan_;
     }
-    return plan_;
+    TextHead head{first_without, open_bytes(first_without)};
+    return plan_ = Format::plan(options_, first_without, head);
   }
 
   // Has the indexes of all files from the process that makes them for all.
@@ -7491,10 +7831,12 @@ class RecordFiles {
     };
     while (chunks.next(leave_out)) {
       RecordFaults faults;
+      chunks.find_long_records(faults);
       (void)chunks.parser().parse(faults);
       note_records(chunks, faults, index);
       if (!faults.empty()) {
-        damaged = settle(faults, name, chunks.offset() + chunks.parser().begin(faults.first()), damaged);
+        damaged = settle(faults, name, chunks, damaged);
+        name_long_records(name, chunks);
       }
       progress();
     }
@@ -7628,10 +7970,11 @@ class RecordReader final : public BlockReader {
     }
     chunks_->settle_piece(leave_out);
     RecordFaults faults;
+    chunks_->find_long_records(faults);
     std::vector<Column> columns = chunks_->parser().parse(faults);
     if (!faults.empty()) {
-      const std::uint64_t offset = chunks_->offset() + chunks_->parser().begin(faults.first());
-      damaged_ = files_->settle(faults, names_[file_], offset, damaged_);
+      damaged_ = files_->settle(faults, names_[file_], *chunks_, damaged_);
+      files_->name_long_records(names_[file_], *chunks_);
     }
     std::vector<std::uint64_t> ids(chunks_->parser().records() - faults.records().size());
     std::iota(ids.begin(), ids.end(), next_id_);
@@ -7693,7 +8036,8 @@ class RecordPicker {
  public:
   using Files = RecordFiles<Format>;
 
-  explicit RecordPicker(Files& files) : files_(files), names_(files.names()), plan_(files.plan()), parser_(plan_) {}
+  explicit RecordPicker(Files& files)
+      : files_(files), names_(files.names()), plan_(files.plan()), parser_(plan_), cutter_(plan_) {}
 
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) {
     for (const std::uint64_t id : ids) pick(id);
@@ -7720,8 +8064,12 @@ class RecordPicker {
     }
     load(place);
     const auto record = static_cast<std::size_t>(place.record - loaded_->places[loaded_place_].record);
-    if (record >= parser_.records()) throw_changed(names_[place.file]);
-    text_.insert(text_.end(), loaded_text_.data() + parser_.begin(record), loaded_text_.data() + parser_.end(record));
+    if (record >= cutter_.records()) throw_changed(names_[place.file]);
+    const std::size_t most = files_.options().max_record_bytes;
+    if (is_long_record(cutter_, record, most)) {
+      throw DataError{text_of_long_record(names_[place.file], offset_of(place), most)};
+    }
+    text_.insert(text_.end(), loaded_text_.data() + cutter_.begin(record), loaded_text_.data() + cutter_.end(record));
   }
 
   // Has the records at hand that share a place with this one.
@@ -7741,7 +8089,7 @@ class RecordPicker {
     loaded_text_.resize(size + 1 + text_padding);
     std::size_t got = input_->read_at(begin, loaded_text_.data(), size);
     if (got > 0 && loaded_text_[got - 1] != '\n') loaded_text_[got++] = '\n';
-    parser_.cut(loaded_text_.data(), got, true);
+    cutter_.cut(loaded_text_.data(), got, true);
   }
 
   // Where nothing is left out, lengths have not been looked at. All records begin near the place.
@@ -7758,19 +8106,20 @@ class RecordPicker {
   [[nodiscard]] std::uint64_t offset_of(const RecordPlace& place) {
     load(place);
     const std::size_t record = static_cast<std::size_t>(place.record - loaded_->places[loaded_place_].record);
-    return loaded_->places[loaded_place_].offset + parser_.begin(record);
+    return loaded_->places[loaded_place_].offset + cutter_.begin(record);
   }
 
   Files& files_;
   std::vector<std::string> names_;
   std::shared_ptr<const typename Format::Plan> plan_;
-  typename Format::Parser parser_;
+  typename Format::Parser parser_;  // of the texts that are gathered
   std::vector<char> text_{};
   std::optional<FileBytes> input_{};
   std::size_t file_ = 0;
   std::shared_ptr<const FileIndex> loaded_{};
   std::size_t loaded_place_ = 0;
   std::vector<char> loaded_text_{};
+  typename Format::Parser cutter_;  // of the loaded text
 };
 
 }  // namespace detail
@@ -7782,9 +8131,11 @@ class RecordPicker {
 namespace railyard::inline v0_1 {
 
 /// Is a format of text files: what a record is, and which columns it has. All functions are static. It may have
-/// identify(options, fingerprint), which adds the options that make other samples of the same files.
+/// identify(options, fingerprint), which adds the options that make other samples of the same files, and
+/// has_records(options, head), which says whether a file has one to learn columns from; else the first file has.
 ///
-/// Laws: a Parser cuts text at the same places as the rules say, and each record alone as with others.
+/// Laws: a Parser cuts text at the same places as the rules say, and each record alone as with others; parse() leaves
+/// out the records that are in faults when it is called.
 template <class F>
 concept RecordFormat = requires(const typename F::Options& options, const typename F::Plan& plan,
                                 typename F::Parser parser, const std::string& file, detail::TextHead& head,
@@ -7822,6 +8173,8 @@ class RecordSource {
   [[nodiscard]] std::string label() const { return files_->options().label; }
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
+  /// Where processes of a host leave the index for each other; see detail::SampleShelf.
+  [[nodiscard]] detail::SampleShelf* shelf() const { return files_->shelf(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
   /// Names what counts as one of them and may have been many: what could not be read of a file, or a record without
@@ -7896,6 +8249,7 @@ struct CsvFormat {
   static void identify(const Options& options, detail::Fingerprint& fingerprint);
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& head);
+  [[nodiscard]] static bool has_records(const Options& options, const detail::TextHead& head);
 
   /// Returns how many characters the header takes, or nothing if more text is needed to say so. Throws: DataError if it
   /// is not that of the first file.
@@ -8199,6 +8553,8 @@ class DataStock {
   void add_settings(std::uint64_t settings) noexcept;
   /// Takes what changes the samples by what it has learned; that it does is to be told of to making() as well.
   void add_preprocessor(std::shared_ptr<const AnyPreprocessor> preprocessor);
+  /// Takes the file that a cache is in.
+  void add_cache(std::string path);
   void add_files(std::vector<std::string> paths);
   /// what: its name and shape.
   void add_memory(std::string_view what, std::uint64_t digest);
@@ -8209,6 +8565,12 @@ class DataStock {
 
   /// Returns a number of the operations that decide which samples there are, and their order, and of how many sources.
   [[nodiscard]] std::uint64_t order() const noexcept;
+
+  [[nodiscard]] const std::vector<std::string>& caches() const noexcept { return caches_; }
+  /// Returns how many of the operations divide samples at random.
+  [[nodiscard]] std::size_t num_splits() const noexcept { return num_splits_; }
+  /// What the names of those begin with.
+  static constexpr std::string_view split_name = "split(";
 
   /// Returns a number that is another when samples are: of files, 64 of a source are looked at for size and time. Cost:
   /// reads what is in memory. Throws: DataError if a file is not there.
@@ -8250,8 +8612,10 @@ class DataStock {
   Fingerprint settings_{};  // of sources
   std::string operations_;
   std::size_t num_operations_ = 0;
+  std::size_t num_splits_ = 0;
   std::size_t num_sources_ = 0;
   std::vector<std::vector<std::string>> files_;  // by source
+  std::vector<std::string> caches_;
   std::vector<Memory> memory_;
   std::vector<std::shared_ptr<const AnyPreprocessor>> preprocessors_;
 };
@@ -8277,12 +8641,16 @@ class MemoryBudget {
   // Whether that much may be read ahead. A quarter is kept for what has to be read for anything to go on.
   [[nodiscard]] bool has_room(std::size_t bytes) const noexcept;
   [[nodiscard]] std::size_t most_ahead() const noexcept;
+  // Counts what windows hold of it. Returns what all of them do.
+  std::size_t add_to_windows(std::size_t bytes) noexcept;
+  void take_from_windows(std::size_t bytes) noexcept;
 
  private:
   friend class MemoryShare;
 
   std::size_t bound_;
   std::atomic<std::size_t> used_ = 0;
+  std::atomic<std::size_t> windows_ = 0;
 };
 
 // Counts some bytes as used for as long as it lives.
@@ -8343,6 +8711,8 @@ class PlaceCursor {
   // The items that have been given since another one was the next.
   [[nodiscard]] std::size_t at() const noexcept { return at_; }
   [[nodiscard]] Place since(std::size_t at) const;
+  // All that are left.
+  [[nodiscard]] Place rest();
   void check_all_taken() const;
 
  private:
@@ -8423,31 +8793,6 @@ class TaskPool {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/shuffle.hpp
-// The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Derives the seed of one use of a run's seed.
-[[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {
-  return mix_bits(mix_bits(seed) ^ mix_bits(~use));
-}
-
-// A half-open range of positions.
-struct Range {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-
-  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
-  friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/sample_random.hpp
 // Random numbers that belong to one sample of one epoch, whoever computes it and when. Data room.
 
@@ -8472,11 +8817,19 @@ struct EpochKey {
   }
 };
 
+// The seed of one sample in one use.
+[[nodiscard]] constexpr std::uint64_t seed_of_sample(std::uint64_t seed, std::uint64_t id,
+                                                     std::uint64_t sibling) noexcept {
+  const std::uint64_t of_id = derive_seed(seed, id);
+  return sibling == 0 ? of_id : derive_seed(of_id, sibling);
+}
+
 }  // namespace detail
 
 /// Draws the random numbers of one sample in one operation: a function of the seed, the epoch and the sample's id
-/// alone, so that an augmentation is the same for any number of workers and threads. Serves the distributions of
-/// <random> as a generator too, whose results however differ between standard libraries.
+/// alone (behind flat_map() of its number among those made of one sample, too), so that an augmentation is the same for
+/// any number of workers and threads. Serves the distributions of <random> as a generator too, whose results however
+/// differ between standard libraries.
 class SampleRandom {
  public:
   using result_type = std::uint64_t;
@@ -8508,11 +8861,12 @@ class SampleRandom {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Some samples of a stream, and where a stream begins that gives them first.
+// Some samples of a stream, and where a stream begins that gives them, after so many others.
 struct Chunk {
   Block block{};
   Place place{};
   MemoryShare share{};
+  std::uint64_t before = 0;
 };
 
 // Gives samples one after another; used by one thread at a time.
@@ -8534,15 +8888,20 @@ struct Scope {
   MemoryBudget* budget = nullptr;
   // How many samples of batches are held at once beside what streams hold; 0 where there are no batches.
   std::size_t batch_rows = 0;
+  // How many streams hold blocks at the same time, of which this is one.
+  std::size_t num_streams = 1;
 
   // How large blocks should be: small beside the bound, for each operation and thread has some.
   [[nodiscard]] std::size_t block_bytes() const noexcept;
+  // For each of so many streams that are read together.
+  [[nodiscard]] Scope divided(std::size_t streams) const noexcept;
 };
 
 // Says whether samples come to an end. That of datasets together is the greatest of theirs.
 enum class Ending : std::uint8_t { certain, unknown, never };
 
 class DataNode;
+class SampleShelf;
 // What a source has left out.
 struct Skipped {
   std::uint64_t count = 0;
@@ -8577,6 +8936,10 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
 
   // Adds how many damaged samples its sources have left out of what this process has read.
   virtual void count_skipped(SkipCounts& counts) const = 0;
+
+  // Calls a function with each node that keeps something for several processes, and where it does.
+  using ShelfVisit = std::function<void(const DataNode& node, SampleShelf& shelf)>;
+  virtual void visit_shelves(const ShelfVisit& visit) const = 0;
 
   // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
   virtual void take_stock(DataStock& stock) const = 0;
@@ -8621,11 +8984,15 @@ class RowGauge {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// One block to be computed.
+// One block to be computed, or several, one after the other.
 struct Work {
   std::function<Block()> compute{};
   Place place{};
   MemoryShare input{};  // of what it is computed from
+  // The bytes that further blocks are computed from, by the same function; nothing where there are none. Asked for
+  // after each block.
+  std::function<std::optional<std::size_t>()> rest = {};
+  bool continues = false;  // its place is that of the work before it, whose samples come first
 };
 
 // Asks for work ahead of what is taken from it, while there is memory for what comes out. One block is always under
@@ -8643,8 +9010,14 @@ class OrderedStage final : public ChunkStream {
   struct Pending {
     std::shared_ptr<Task> task{};
     Place place{};
-    MemoryShare share{};  // of the input, and room for the block
+    MemoryShare share{};               // of the input, and room for the block
+    std::function<Block()> compute{};  // of further blocks
+    std::function<std::optional<std::size_t>()> rest{};
+    bool continues = false;
   };
+
+  // Has the next block of the same work computed, before all others.
+  void go_on(Pending& done);
 
   void fill();
 
@@ -8657,6 +9030,7 @@ class OrderedStage final : public ChunkStream {
   bool is_planned_ = false;
   std::exception_ptr failure_{};  // of the plan
   std::size_t largest_ = 0;       // block that came out
+  std::uint64_t given_ = 0;       // samples since the last place
   std::deque<Pending> pending_;
 };
 
@@ -8989,6 +9363,13 @@ class SourceNode final : public DataNode {
       if (auto parts = source_.skipped_parts(); !parts.empty()) counts[this].parts = std::move(parts);
     }
   }
+  void visit_shelves(const ShelfVisit& visit) const override {
+    if constexpr (requires {
+                    { source_.shelf() } -> std::same_as<SampleShelf*>;
+                  }) {
+      if (SampleShelf* const shelf = source_.shelf()) visit(*this, *shelf);
+    }
+  }
   void take_stock(DataStock& stock) const override {
     stock.add_source(describe());
     if (!stock.takes_sources()) return;
@@ -9058,8 +9439,17 @@ class SourceNode final : public DataNode {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+// How much a block may be made of a block, by a function that can stop between two samples.
+struct PartLimit {
+  std::size_t most_bytes = ~std::size_t{0};
+  std::size_t rows = ~std::size_t{0};  // that it has stopped after, of those it was given
+
+  // Whether a function that has gone through so many samples, and made so many bytes of them, is to stop.
+  [[nodiscard]] bool stops(std::size_t rows_done, std::size_t bytes) noexcept;
+};
+
 // Makes a block of a block.
-using BlockFunction = std::function<Block(const Block&, const EpochKey&)>;
+using BlockFunction = std::function<Block(const Block&, const EpochKey&, PartLimit&)>;
 
 class BlockOpNode final : public DataNode {
  public:
@@ -9075,7 +9465,10 @@ class BlockOpNode final : public DataNode {
   BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation);
 
   [[nodiscard]] const NodePtr& upstream() const noexcept { return upstream_; }
+  // The same operation over another node.
+  [[nodiscard]] NodePtr over(NodePtr other) const;
   [[nodiscard]] bool keeps_count() const noexcept { return operation_.keeps_count; }
+  [[nodiscard]] Block apply(const Block& block, const EpochKey& key, PartLimit& limit) const;
   [[nodiscard]] Block apply(const Block& block, const EpochKey& key) const;
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override;
@@ -9088,6 +9481,7 @@ class BlockOpNode final : public DataNode {
   [[nodiscard]] std::uint64_t depth() const override;
 
   void count_skipped(SkipCounts& counts) const override;
+  void visit_shelves(const ShelfVisit& visit) const override;
   void take_stock(DataStock& stock) const override;
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override;
   // Said to be inline here already: else each file that includes this one compiles all of it for the table of virtual
@@ -9107,10 +9501,10 @@ struct OperationChain {
   // Takes the last operations of a node off it; only those that keep the number of samples, if that is asked.
   [[nodiscard]] static OperationChain of(NodePtr node, bool only_keeping_count);
 
-  // Takes those off a node that come after another one; nothing if something else comes after it than operations that
-  // keep the number of samples.
+  // Takes those off a node that come after another one; nothing if something else comes after it.
   [[nodiscard]] static std::optional<OperationChain> after(const NodePtr& begin, NodePtr node);
 
+  [[nodiscard]] bool keeps_count() const noexcept;
   [[nodiscard]] Block apply(Block block, const EpochKey& key) const;
 };
 
@@ -9259,14 +9653,23 @@ decltype(auto) call_with(const F& function, SampleRandom& random, Arguments&&...
 }
 
 // Calls visit(sample, row, random) for each sample of a block, and says where an exception came from.
-template <class Visit>
-void for_each_sample(const Block& block, std::uint64_t seed, const std::string& where, Visit&& visit) {
-  for (std::size_t row = 0; row < block.rows(); ++row) {
+// stops(row): whether to leave that one and those after it.
+template <class Visit, class Stops>
+void for_each_sample(const Block& block, std::uint64_t seed, const std::string& where, Visit&& visit, Stops&& stops) {
+  for (std::size_t row = 0; row < block.rows() && !stops(row); ++row) {
     const Sample sample{block, row};
-    SampleRandom random{derive_seed(seed, sample.id())};
+    SampleRandom random{seed_of_sample(seed, sample.id(), sample.sibling())};
     call_user([&] { visit(sample, row, random); }, where, sample.id());
   }
 }
+
+template <class Visit>
+void for_each_sample(const Block& block, std::uint64_t seed, const std::string& where, Visit&& visit) {
+  for_each_sample(block, seed, where, visit, [](std::size_t /*row*/) { return false; });
+}
+
+// What a sample takes at least: of a column whose samples differ in size nobody knows.
+[[nodiscard]] std::size_t fixed_bytes(const Schema& schema) noexcept;
 
 // Is what an operation needs to know of where it stands.
 struct OperationSite {
@@ -9277,44 +9680,54 @@ struct OperationSite {
 
 template <MapFunction F>
 [[nodiscard]] BlockFunction map_samples(OperationSite site, F function) {
-  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
-    BlockBuilder builder{site.schema, block.rows()};
-    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
-      call_with(function, random, sample, builder.add(sample.id()));
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key,
+                                                                  PartLimit& limit) {
+    BlockBuilder builder{site.schema, std::min(block.rows(), limit.most_bytes / fixed_bytes(*site.schema) + 1)};
+    const auto add = [&](const Sample& sample, std::size_t row, auto& random) {
+      call_with(function, random, sample, builder.add(sample.id(), sample.sibling()));
       builder.complete_from(block, row);
       builder.check_complete();
-    });
+    };
+    for_each_sample(block, key.derive(site.salt), site.where, add,
+                    [&](std::size_t row) { return limit.stops(row, builder.bytes()); });
     return builder.build();
   };
 }
 
 template <FlatMapFunction F>
 [[nodiscard]] BlockFunction flat_map_samples(OperationSite site, F function) {
-  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key,
+                                                                  PartLimit& limit) {
     BlockBuilder builder{site.schema};
-    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
+    const auto add = [&](const Sample& sample, std::size_t row, auto& random) {
       SampleList out{builder, block, row};
       call_with(function, random, sample, out);
       out.finish();
-    });
+    };
+    for_each_sample(block, key.derive(site.salt), site.where, add,
+                    [&](std::size_t row) { return limit.stops(row, builder.bytes()); });
     return builder.build();
   };
 }
 
 template <FilterFunction F>
 [[nodiscard]] BlockFunction filter_samples(OperationSite site, F function) {
-  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key,
+                                                                  PartLimit& /*limit*/) {
     std::vector<std::size_t> kept;
     for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
       if (call_with(function, random, sample)) kept.push_back(row);
     });
-    return take(block, kept);
+    const Block chosen = take(block, kept);
+    const bool are_few = !kept.empty() && 2 * kept.size() < block.rows();  // which would keep the block in memory
+    return are_few ? join_copies(std::span{&chosen, 1}) : chosen;
   };
 }
 
 template <BlockMapFunction F>
 [[nodiscard]] BlockFunction map_blocks(OperationSite site, F function) {
-  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& /*key*/) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& /*key*/,
+                                                                  PartLimit& /*limit*/) {
     if (block.empty()) return no_samples(site.schema);
     return call_user(
         [&] {
@@ -9325,7 +9738,7 @@ template <BlockMapFunction F>
                         "columns {}, and their dtypes and shapes as was said",
                         block.rows(), made.rows(), made.schema().names(), site.schema->names())};
           }
-          return Block{site.schema, made.columns(), {block.ids().begin(), block.ids().end()}};
+          return block.with(site.schema, made.columns());
         },
         site.where, [&block] { return text_of_samples(block.ids()); });
   };
@@ -9683,6 +10096,7 @@ struct ColumnStats {
   Field field{};
   std::uint64_t present = 0;
   std::uint64_t missing = 0;                                  ///< NaN, or empty text
+  std::uint64_t infinite = 0;                                 ///< neither present nor missing
   double minimum = std::numeric_limits<double>::quiet_NaN();  ///< of what is present; NaN if nothing is, or it is text
   double maximum = std::numeric_limits<double>::quiet_NaN();
   double mean = std::numeric_limits<double>::quiet_NaN();
@@ -9700,20 +10114,24 @@ struct DatasetStats {
 
 namespace detail {
 
-// Adds numbers to what is known of a column, by Welford's method: squares holds the sum of squared distances.
+// Adds numbers to what is known of a column, by Welford's method: squares holds the sum of squared distances, which
+// may be more than a double holds.
 template <class T>
-void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares) {
+void add_numbers(std::span<const T> values, ColumnStats& stats, long double& squares) {
   for (const T element : values) {
     const auto value = convert_element<double>(element);
     if (has_nan_bits(value)) {  // not std::isnan, which -ffast-math makes false
       ++stats.missing;
       continue;
     }
+    if (has_infinity_bits(value)) {
+      ++stats.infinite;
+      continue;
+    }
     if (stats.present++ == 0) stats.minimum = stats.maximum = stats.mean = value, squares = 0;
-    const double distance = value - stats.mean;
-    const auto count = static_cast<double>(stats.present);
-    stats.mean += has_infinity_bits(distance) ? value / count - stats.mean / count : distance / count;
-    squares += distance * (value - stats.mean);
+    const long double distance = static_cast<long double>(value) - stats.mean;
+    stats.mean = static_cast<double>(stats.mean + distance / static_cast<long double>(stats.present));
+    squares += distance * (static_cast<long double>(value) - stats.mean);
     stats.minimum = std::min(stats.minimum, value);
     stats.maximum = std::max(stats.maximum, value);
   }
@@ -9807,10 +10225,12 @@ struct EpochOptions {
   /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
   std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
-  /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
-  /// take more: a batch is there twice while it is put together, or an operation makes another of it, and the bound is
-  /// broken by as much as it does not hold of that. The window of a shuffle is refused where it leaves no room for two
-  /// batches that would have it alone.
+  /// and the block that was given last; however large operations make them, and shared by the datasets of a mix() or
+  /// zip(). A batch, and a sample for each operation on a stream with all that flat_map() makes of it, are read even if
+  /// they take more: a batch is there twice while it is put together, or an operation makes another of it, and the
+  /// bound is broken by as much as it does not hold of that. The window of a shuffle is refused where it leaves no room
+  /// for two batches that would have it alone; those of several, which are held at the same time, count together. What
+  /// readers of files and decoders need for the text of a record or the pixels of a picture comes on top.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
@@ -9825,6 +10245,9 @@ struct EpochOptions {
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+// One that is dead, and waits to be buried, counts as alive.
+[[nodiscard]] bool is_alive(pid_t process) noexcept;
 
 // Says why a worker neither reads nor takes what it is given: its loop has batches and takes none, or there is no
 // memory for another batch beside the one that its loop has.
@@ -10108,6 +10531,10 @@ class StreamBatches {
 // ---- railyard/data/detail/fed_batches.hpp
 // Batches of a stream that one worker of a host reads for all of them. Data room.
 
+// ---- railyard/data/detail/fed_blocks.hpp
+// Blocks of a stream that one worker of a host reads for all of them, where each makes samples of its own of them. Data
+// room.
+
 // ---- railyard/data/detail/batch_plan.hpp
 // Cuts an epoch into batches and each of them among the workers. Data room.
 
@@ -10162,8 +10589,6 @@ class BatchPlan {
 // ---- railyard/data/epoch_reader.hpp
 // Goes over one epoch of a dataset in batches, of which each worker reads its part. Data room.
 
-#include <iterator>
-
 namespace railyard::inline v0_1 {
 
 /// Is one worker's part of a batch, or of a micro-batch.
@@ -10212,6 +10637,8 @@ class EpochDriver {
   static void leave(std::unique_ptr<EpochDriver> driver) noexcept;
 
   [[nodiscard]] std::optional<Ready> next(const Deadline& deadline);
+  // Whether next() would return a step at once.
+  [[nodiscard]] bool is_ready();
   // Where the epoch begins.
   [[nodiscard]] const EpochPosition& begin() const noexcept { return begin_; }
   [[nodiscard]] std::size_t used_bytes() const noexcept;
@@ -10305,6 +10732,8 @@ class EpochReader {
   [[nodiscard]] Iterator begin();
   [[nodiscard]] static std::default_sentinel_t end() noexcept;
 
+  /// Whether a step has been read ahead, which next() returns at once.
+  [[nodiscard]] bool is_ready();
   /// What has been consumed when the steps given so far have.
   [[nodiscard]] const EpochPosition& position() const noexcept { return position_; }
   /// Bytes of all samples under way, as they are counted against the bound.
@@ -10348,10 +10777,12 @@ template <std::size_t N>
 }  // namespace detail
 
 /// Divides the samples at random into one part per fraction. Each lies in exactly one part; in which is a function of
-/// the seed and the number of samples only. Of a stream it is a function of the seed and the sample's id, and the sizes
-/// of the parts only come near the fractions. Cost: 8 bytes per sample if the dataset is indexed; each part of a stream
-/// reads all of it. Throws: ConfigError if a fraction is not above 0, if they do not sum to 1, if a part would be
-/// empty, or if the dataset has been shuffled or has no end.
+/// the seed and the number of samples only. Of a stream it is a function of the seed, the sample's id and how many
+/// splits there are before it, and the sizes of the parts only come near the fractions. Behind flat_map() those made of
+/// one sample go to any parts, each by itself: split before it, where windows of one text, say, are not to be in two
+/// parts. Cost: 8 bytes per sample if the dataset is indexed; each part of a stream reads all of it. Throws:
+/// ConfigError if a fraction is not above 0, if they do not sum to 1, if a part would be empty, or if the dataset has
+/// been shuffled or has no end.
 [[nodiscard]] std::vector<Dataset> split(const Dataset& dataset, const std::vector<double>& fractions,
                                                 std::uint64_t seed = 0);
 
@@ -10529,17 +10960,22 @@ class SnapshotMemory {
   /// How much there is of it. May be called while another thread maps it.
   [[nodiscard]] std::size_t size() const noexcept;
 
-  /// Returns the first size_bytes of it, which grows if need be and never shrinks: it is to be warm the next time.
-  /// Throws: Error if the system does not give that much.
+  /// Returns the first size_bytes of it, which grows if need be and does not shrink: it is to be warm the next time.
+  /// Throws: Error if the system does not give that much; it is as large as before then.
   [[nodiscard]] std::span<std::byte> map(std::size_t size_bytes);
+
+  /// Gives all of it back to the system.
+  void empty() noexcept;
 
  private:
   void map_anew(std::size_t size_bytes);
 
   // In pieces, so that it comes to an end although signals interrupt it.
-  void grow(std::size_t from, std::size_t size_bytes) const;
+  void grow(std::size_t former, std::size_t size_bytes) const;
 
-  [[noreturn]] static void refuse(std::size_t size_bytes);
+  // The file keeps its length: somebody whose answer came too late may still be reading, and ends if it becomes
+  // shorter.
+  void give_back(std::size_t from, std::size_t to) const noexcept;
 
   void unmap() noexcept;
 
@@ -10575,12 +11011,14 @@ struct alignas(64) RankBlock {
   [[nodiscard]] static bool is_death(std::uint32_t life) noexcept;
 };
 
-/// Says whose a rank's snapshots are. Futexes; beside what a restart forgets.
+/// Says whose a rank's snapshots are, and how large it wants them. Beside what a restart forgets.
 struct alignas(64) SnapshotOwners {
   static constexpr std::uint32_t nobody = 0;
   static constexpr std::uint32_t worker = 1;
   static constexpr std::uint32_t supervisor = 2;
-  std::array<std::atomic<std::uint32_t>, num_snapshot_slots> slots{};
+  std::array<std::atomic<std::uint32_t>, num_snapshot_slots> slots{};  ///< futexes
+  /// Of each kind, the last one's bytes; 0: none yet.
+  std::array<std::atomic<std::uint64_t>, num_snapshot_slots / num_snapshots> wanted{};
 };
 
 /// Is shared by all workers and the supervisor. The reason is written before `aborted` and never changes after.
@@ -10625,14 +11063,27 @@ class GroupMemory {
   [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes);
   /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
   [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept;
-  /// How much the snapshot of a rank has to grow to be so large.
-  [[nodiscard]] std::size_t snapshot_growth(int of_rank, int slot, std::size_t size_bytes) const noexcept;
+  /// Returns what a rank's snapshot has of memory.
+  [[nodiscard]] std::size_t snapshot_size(int of_rank, int slot) const noexcept;
+  /// Says to the other ranks how large one wants its snapshots of a kind to be.
+  void want_snapshot(int of_rank, SnapshotKind kind, std::size_t size_bytes) const noexcept;
+  /// Gives the memory of the others of a rank's kind back, none of which is used.
+  void empty_others(int of_rank, int slot) noexcept;
   /// Says why the snapshots of all workers, which take them at the same time, would not fit into memory; empty if they
-  /// do. Memory that is promised and not there ends programs instead of calls. Cost: where it has to grow, 0.1 ms.
-  [[nodiscard]] std::string lack_of_memory(int of_rank, int slot, std::size_t size_bytes) const;
+  /// do. Memory that is promised and not there ends programs instead of calls. of_untold: what ranks want that have not
+  /// said it yet. is_sole: each has given the memory of its other ones back. Cost: where it has to grow, 0.1 ms.
+  [[nodiscard]] std::string lack_of_memory(int of_rank, int slot, std::size_t size_bytes, std::size_t of_untold,
+                                           bool is_sole = false) const;
+  /// Whether every rank has said how large it wants its snapshots of a kind to be.
+  [[nodiscard]] bool has_everyone_told(SnapshotKind kind) const noexcept;
   [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept;
   void hold_snapshot(int of_rank, int slot) const noexcept;
   void release_snapshot(int of_rank, int slot) const noexcept;
+
+  /// How long a rank that would be refused memory waits for others to say how much they want.
+  std::chrono::nanoseconds patience = std::chrono::seconds{5};
+  /// Tells the bytes that snapshots may still take.
+  std::function<std::size_t()> free_memory = [] { return memory_and_swap_free(); };
 
   [[nodiscard]] GroupBlock& group() const noexcept;
   [[nodiscard]] RankBlock& rank(int rank) const noexcept;
@@ -10665,6 +11116,9 @@ class GroupMemory {
   [[nodiscard]] std::size_t owners_offset(int rank) const noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] SnapshotOwners& owners(int rank) const noexcept;
+  [[nodiscard]] std::atomic<std::uint64_t>& wanted(int rank, int kind) const noexcept;
+  // The slots of the same kind.
+  [[nodiscard]] static std::array<int, num_snapshots - 1> others_of(int slot) noexcept;
   [[nodiscard]] std::byte* bytes_at(std::size_t offset) const noexcept;
 
   SharedBy users_;
@@ -10778,8 +11232,8 @@ class OomCounter {
 // Finds out whether a fork has kept locks of the C and C++ libraries that another thread held. Workers room.
 
 // ---- railyard/workers/detail/signal_watch.hpp
-// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 for as long as it lives, and passes them on to whoever had them before.
-// Workers room.
+// Catches SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 for as long as it lives, and passes them on to whoever had them
+// before. Workers room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -10834,6 +11288,48 @@ class SignalWatch {
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/refusal_log.hpp
+// Tells of connections that were refused, a few lines a second however many there are. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Passes lines on to a function, and counts those for which there were too many.
+class RefusalLog {
+ public:
+  using Clock = Deadline::Clock;
+  static constexpr int lines_per_second = 5;
+
+  explicit RefusalLog(std::function<void(const std::string&)> tell);
+
+  void note(const std::string& line, Clock::time_point now);
+
+  /// Tells how many lines were left out, once the second is over.
+  void tell_rest(Clock::time_point now);
+  /// When tell_rest() has something to tell; far in the future if it has not.
+  [[nodiscard]] Clock::time_point due() const noexcept;
+  [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+
+ private:
+  void begin_window(Clock::time_point now);
+
+  std::function<void(const std::string&)> tell_;
+  Clock::time_point window_end_{};
+  int in_window_ = 0;
+  std::uint64_t untold_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/host_lines.hpp
+// Lines between ranks of one host, by sockets that no network leads to. Workers room.
+
+#include <list>
+
+#include <sys/un.h>
 
 // ---- railyard/workers/detail/stack_teller.hpp
 // Tells which calls another thread of this process is in. Workers room.
@@ -11506,7 +12002,8 @@ namespace railyard::inline v0_1 {
 /// Says what announces that the machine will be taken away. Where the training function has a TrainState, all ranks
 /// then save it at the end of the same step and leave, within RunConfig::stop_grace; so they do after Ctrl-C.
 struct PreemptionConfig {
-  /// Of SIGTERM, SIGUSR1, SIGINT and SIGHUP, those that do.
+  /// Of SIGTERM, SIGUSR1, SIGUSR2, SIGINT and SIGHUP, those that do. SIGUSR1 and SIGUSR2 are the program's own if they
+  /// do not.
   std::vector<int> signals{SIGTERM, SIGUSR1};
   /// A file that does as soon as it exists; none if empty.
   std::filesystem::path file{};
@@ -12316,6 +12813,8 @@ class Worker {
   /// A second line of sums for one other thread of each rank, where the backend has such; nullptr otherwise. All ranks
   /// call it at the same place; the first call joins the ranks anew. Lives as long as the worker.
   [[nodiscard]] virtual SideLine* side_line() = 0;
+  /// A second line of operations on the device, where the backend has such; otherwise as side_line().
+  [[nodiscard]] virtual DeviceLine* device_line() = 0;
   /// When a collective that begins now is to give up.
   [[nodiscard]] Deadline collective_deadline() const;
 
@@ -13058,6 +13557,14 @@ concept DrivesEpochs = requires(const T& part) {
   { part.drives_step() } -> std::convertible_to<bool>;
 };
 
+// Takes in what another rank has gathered for itself, as running metrics do: each rank has a state of its own. Law:
+// after that it behaves as one that has been given the samples of both.
+template <class T>
+concept Mergeable = std::copy_constructible<T> && requires(T& part, const T& other) {
+  part.merge(other);
+  part.reset();
+};
+
 // Is an optimizer, whose state says the options of each group of parameters.
 template <class T>
 concept HasParameterGroups = requires(T& part) {
@@ -13072,11 +13579,23 @@ class StatePart {
   template <HasState T>
   StatePart(std::string name, T& part)
       : name_(std::move(name)),
-        take_([&part] { return State{StateAccess<T>::take(part)}; }),
+        take_([&part] {
+          State state{StateAccess<T>::take(part)};
+          state.is_own |= detail::Mergeable<T>;
+          return state;
+        }),
         put_([&part](const State& state) { StateAccess<T>::put(part, state); }),
         has_options_(detail::HasParameterGroups<T>) {
     if constexpr (detail::DrivesEpochs<T>) {
       if (part.drives_step()) next_epoch_ = [&part] { return static_cast<std::int64_t>(part.next_epoch()); };
+    }
+    if constexpr (detail::Mergeable<T>) {
+      reset_ = [&part] { part.reset(); };
+      merge_ = [&part](const State& state) {
+        T other = part;  // made alike
+        StateAccess<T>::put(other, state);
+        part.merge(other);
+      };
     }
   }
   template <class T>
@@ -13092,6 +13611,8 @@ class StatePart {
   std::string name_;
   std::function<State()> take_;
   std::function<void(const State&)> put_;
+  std::function<void()> reset_;  // both of those that can be merged
+  std::function<void(const State&)> merge_;
   std::function<std::int64_t()> next_epoch_;
   bool has_options_ = false;
 };
@@ -13188,7 +13709,11 @@ class TrainState {
 
   [[nodiscard]] bool differs_in_trainer(std::string_view part, const State& then) const;
 
-  void put(const StatePart& part, const State& state) const;
+  // Returns false if there is nothing for this rank. Of what ranks have gathered for themselves, fewer of them take in
+  // what those that are gone had, and of more of them the new ones begin with nothing: together they have all of it.
+  [[nodiscard]] bool put_back(const StatePart& part, const Checkpoint& checkpoint) const;
+
+  void put(const StatePart& part, const std::function<void(const State&)>& to, const State& state) const;
 
   [[nodiscard]] std::int64_t next_epoch() const;
 
@@ -13315,6 +13840,7 @@ class ConnectingStore final : public Store {
  private:
   Store& store_;
   int rank_;
+  CommonAwakeTime times_{};
   std::string reason_;  // written once, before is_aborted_
   std::atomic<bool> is_aborted_{false};
 };
@@ -13452,6 +13978,7 @@ struct LeaseContent {
   std::string boot{};  ///< of the holder's kernel, which knows of all its locks
   std::string since = "an unknown time";
   std::int64_t pid = 0;
+  std::string pids{};  ///< the namespace of that number; empty where an older release has written it
   bool has_ended = false;
   bool is_left = false;  ///< it has ended, and left the run to others
   bool is_locked = true;
@@ -13539,7 +14066,8 @@ namespace detail {
 
 /// Has each generation of a run have one holder at most, however long anybody is held up at whatever step. A claim is
 /// an empty file named by the generation, which one process makes: a network file system lets only one as well. It
-/// stays for as long as the run's directory, for a claim that could be made again would be no one's alone.
+/// stays for as long as the run's directory, for a claim that could be made again would be no one's alone. Whoever
+/// makes a run's directory and then lease.json in it has the first generation by that: see HeldLease.
 class LeaseClaims {
  public:
   explicit LeaseClaims(const std::filesystem::path& run, std::shared_ptr<Files> files = std::make_shared<Files>());
@@ -13548,6 +14076,9 @@ class LeaseClaims {
 
   /// Returns the last generation that is claimed; 0 if none is. Throws: Error.
   [[nodiscard]] std::uint64_t last() const;
+
+  /// Whether any has ever been made here. Throws: Error.
+  [[nodiscard]] bool have_folder() const;
 
   /// Returns whether it is this process's: false if another has made that claim. Throws: Error.
   [[nodiscard]] bool make(std::uint64_t generation) const;
@@ -13767,7 +14298,7 @@ class PreemptionNotice {
   explicit PreemptionNotice(PreemptionConfig config);
 
   [[nodiscard]] bool is_announced_by(int signal) const;
-  /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
+  /// Whether a signal is about the run: SIGUSR1 and SIGUSR2 are the program's own where they announce nothing.
   [[nodiscard]] bool concerns_run(int signal) const;
 
   /// How often to ask for the file.
@@ -13829,7 +14360,7 @@ class LeaseSight {
 class HeldLease {
  public:
   /// See RunLease.
-  HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files);
+  HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files, bool is_new);
   HeldLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
             const LeaseTimes& times, std::shared_ptr<Files> files);
 
@@ -13854,6 +14385,8 @@ class HeldLease {
  private:
   [[nodiscard]] std::filesystem::path run() const;
 
+  [[nodiscard]] bool open(int flags);
+
   template <class Ask>
   [[nodiscard]] auto with_claims(const Ask& ask) const {
     try {
@@ -13863,11 +14396,15 @@ class HeldLease {
     }
   }
   [[nodiscard]] std::uint64_t claimed() const;
+  // Of whoever has made lease.json, or has had it and written run.json since: see take_after(). From then on, claims
+  // are where all look for them.
+  void write_down_first_claim(bool is_made) const;
 
   // Whoever was held up before the claim finds another holder after it. Whoever was held up after it, for so long that
   // it was passed over, finds the next claim after writing; what it has written then is written over by that one.
   // is_contended: others may want it, and look from other hosts, where what is written shows once it is synchronised.
-  void take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended);
+  // is_claimed: by the making of lease.json, which is the first claim, and spares a new run a folder and a file.
+  void take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended, bool is_claimed);
 
   [[nodiscard]] std::string taker_text(const LeaseContent& taker) const;
 
@@ -13881,6 +14418,10 @@ class HeldLease {
 
   // Returns true as well where the file system has no locks.
   [[nodiscard]] bool try_lock() const;
+
+  // This process has the lock. is_out_of_reach: of all other hosts, so that a holder under another boot of a machine of
+  // this name was on this one, before it stopped. One of another name may reach the disk through this host.
+  [[nodiscard]] bool may_live_without_lock(const LeaseContent& holder, bool is_out_of_reach) const;
 
   // Returns false if somebody on another host has it, or had it when one on this host took the run over who has gone
   // as well. Where the holder has died, its workers still have the file for a moment.
@@ -13926,9 +14467,10 @@ namespace detail {
 /// finds another than its own, and commits nothing any more.
 class RunLease {
  public:
-  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
+  /// is_new: this process has just made the run's directory. Throws: ConfigError that names the holder if there is one,
+  /// or if the file cannot be read or written.
   explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
-                    std::shared_ptr<Files> files = std::make_shared<Files>());
+                    std::shared_ptr<Files> files = std::make_shared<Files>(), bool is_new = false);
   /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
   /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
   /// there. last_claim: what ClaimWatch says. Throws: ConfigError that names the holder if another was faster, or if
@@ -14057,6 +14599,12 @@ class FailureBudget {
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+template <class Take>
+void take_all(WireReader& reader, Take take) {
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) take();
+}
 
 /// Is told to all processes before each start of the workers: files of the one that leads may not have reached the
 /// storage when it is lost.
@@ -14202,28 +14750,33 @@ class Election {
                              ? Deadline::after(least)
                              : Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
     const Deadline sight = Deadline::after(std::min<std::chrono::nanoseconds>(config_->start_timeout, time_to_see));
+    AwakeTime time;  // the one that led may have been suspended with this process, and those that come with it
+    AwakeTime time_in_sight;
     std::optional<LeaseHolderWatch> watch;
     bool is_seen = lost.is_seen;
     while (true) {
+      const bool is_late = time.is_over(end);
+      const bool is_out_of_sight = time_in_sight.is_over(sight);
       const auto now = file_.read();
       is_seen = is_seen || (now && now->lease == lost.lease);
       if (is_seen && now && now->lease.generation >= lost.lease.generation) {
         if (!watch || watch->holder().lease != now->lease) watch.emplace(*now, times_);
         const bool is_new = now->lease != lost.lease;
+        if (is_new) time.be_busy(time_to_connect);
         if (is_new && follows(now->lease)) return {.leader = now->lease};
         if (now->has_ended && !now->is_left)
           give_up(compose("process {} on {} has ended the run", now->pid, now->host));
         if (watch->is_over(file_, *now)) {
           if (auto lease = claim(*now, watch->is_silent())) return {.lease = std::move(lease)};
         }
-      } else if (!watch && sight.expired()) {
+      } else if (!watch && is_out_of_sight) {
         give_up(
             compose("{} is not to be seen here, or is of another run, and without it no other process can lead: keep "
                     "RunConfig::storage_path where all processes see it",
                     file_.path().string()));
       }
-      if (end.expired()) give_up(reason_at_end(watch, lost.lease, end));
-      pause(end);
+      if (is_late) give_up(reason_at_end(watch, lost.lease, end));
+      pause(slice);
     }
   }
 
@@ -14238,9 +14791,10 @@ class Election {
       // One that was held up until now must not write over where another listens.
       if (const std::string taker = lease.taker(true); !taker.empty()) give_up(taker);
       if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
-      while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
+      AwakeTime time;
+      while (!scaling_->take_place(Deadline::after(slice), time.is_over(end))) {
         if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
-        pause(end);
+        pause(time.until_next_look(end));
       }
     } catch (...) {
       lease.leave_to_others();
@@ -14319,8 +14873,8 @@ class Election {
     return compose("process {} on {} leads now, and could not be reached within {}", holder.pid, holder.host, time);
   }
 
-  void pause(const Deadline& end) {
-    const auto time = std::min<std::chrono::nanoseconds>(slice, end.remaining());
+  void pause(std::chrono::nanoseconds at_most) {
+    const auto time = std::min<std::chrono::nanoseconds>(slice, at_most);
     if (!sleeps_unless([this] { return is_asked_to_end(); }, time)) give_up(compose("{} came", end_sign_));
   }
 
@@ -14524,6 +15078,19 @@ void add_settings(JsonObject& object, const RunConfig& run, const ScalingConfig&
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/shared_shelves.hpp
+// Has workers of one host that come from several processes share what one of them finds out about data. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// The first worker of the host leaves the places of its shelves, which those of other processes take instead of
+/// theirs. Nobody depends on another: who does not find them keeps its own. Before the training function.
+void share_shelves(Worker& worker, const WorkerLink& link, const Datasets& datasets);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/activity.hpp
 // Says what the ranks of a group are doing, as far as their pages tell. Train room.
 
@@ -14617,6 +15184,16 @@ class WorkerOf final : public Worker {
                     { backend.side_line(deadline) } -> std::same_as<SideLine*>;
                   }) {
       return backend_->side_line(this->collective_deadline());
+    } else {
+      return nullptr;
+    }
+  }
+
+  [[nodiscard]] DeviceLine* device_line() override {
+    if constexpr (requires(B & backend, const Deadline& deadline) {
+                    { backend.device_line(deadline) } -> std::same_as<DeviceLine*>;
+                  }) {
+      return backend_->device_line(this->collective_deadline());
     } else {
       return nullptr;
     }
@@ -15210,6 +15787,7 @@ class Trainer<B, S> {
     }
     WorkerOf<B> worker{link, context, world, std::move(backend)};
     link.post(detail::encode_started(worker.host()));
+    detail::share_shelves(worker, link, datasets_);
     try {
       function.call(worker);
     } catch (const detail::Leave&) {
@@ -15405,6 +15983,8 @@ class StoredFile {
   [[nodiscard]] std::uint64_t size() const noexcept { return stamp_.size; }
 
   void read(std::uint64_t offset, void* to, std::size_t size) const;
+  /// Throws: DataError if the file was written to since it was first read, so that what was read may be of either.
+  void check_unchanged() const;
   /// Reads a few bytes.
   template <std::size_t size>
   [[nodiscard]] std::array<unsigned char, size> read(std::uint64_t offset) const {
@@ -15417,6 +15997,7 @@ class StoredFile {
   [[noreturn]] void fail(std::uint64_t offset, std::string_view what) const;
 
  private:
+  [[noreturn]] void fail_changed(std::uint64_t offset) const;
   [[nodiscard]] std::size_t read_file(std::uint64_t offset, char* to, std::size_t size) const;
 
   std::string path_;
@@ -15827,10 +16408,7 @@ class ColumnScaler {
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(rule_.options().columns); }
   /// Another when the options are, or the columns that it has learned from.
   [[nodiscard]] std::uint64_t fingerprint() const {
-    detail::Fingerprint fingerprint;
-    detail::identify_options(Options{rule_.options()}, fingerprint);
-    for (const detail::FeatureColumn& column : learned_.columns) fingerprint.add(std::string_view{column.name});
-    return fingerprint.value();
+    return detail::fingerprint_of_learned(Options{rule_.options()}, learned_.columns).value();
   }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
@@ -16004,8 +16582,11 @@ void visit_cells(const Field& field, const Column& column, CategoryKind kind, co
 /// Counts how often each category was seen, exactly, up to a number of categories.
 class CategoryCounts {
  public:
-  /// where: of which column, as messages begin.
-  explicit CategoryCounts(std::uint64_t limit = 0, std::string where = "a column");
+  static constexpr std::string_view raise_limit = ", or raise .category_limit";
+
+  /// where: of which column, as messages begin. remedy: what messages say that helps besides to leave the column out.
+  explicit CategoryCounts(std::uint64_t limit = 0, std::string where = "a column",
+                          std::string_view remedy = raise_limit);
 
   /// Throws: DataError if there are more categories than the limit.
   void add(const CategoryView& category, std::uint64_t times = 1);
@@ -16022,6 +16603,7 @@ class CategoryCounts {
  private:
   std::uint64_t limit_;
   std::string where_;
+  std::string_view remedy_;
   std::uint64_t count_ = 0;
   std::map<Category, std::uint64_t, CategoryOrder> counts_;
 };
@@ -16080,6 +16662,8 @@ class CategoryLearner {
   void check_learned() const;
   [[nodiscard]] const Field& field_in(const Schema& schema, const CategoryColumn& column) const;
   [[noreturn]] void refuse_unseen(std::uint64_t id, const CategoryColumn& column, const CategoryView& category) const;
+  // Whether the user can set any: a LabelEncoder is given a column and nothing else.
+  [[nodiscard]] bool has_options() const noexcept;
 
   std::string who_;
   std::vector<std::string> chosen_;
@@ -16106,10 +16690,7 @@ class CategoryEncoder {
 
   template <class Options>
   [[nodiscard]] std::uint64_t fingerprint_with(const Options& options) const {
-    Fingerprint fingerprint;
-    identify_options(options, fingerprint);
-    for (const CategoryColumn& column : learner_.learned()) fingerprint.add(std::string_view{column.name});
-    return fingerprint.value();
+    return fingerprint_of_learned(options, learner_.learned()).value();
   }
 
   CategoryLearner learner_;
@@ -16650,8 +17231,8 @@ class LineCutter {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/detail/json_lines_plan.hpp
-// What a file of JSON Lines is taken for: its columns and their types. Data room.
+// ---- railyard/data/json_lines_source_options.hpp
+// How files of JSON Lines are read. Data room.
 
 namespace railyard::inline v0_1 {
 
@@ -16668,6 +17249,12 @@ struct JsonLinesSourceOptions {
   OnError on_error = OnError::stop();
 };
 
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/json_lines_plan.hpp
+// What a file of JSON Lines is taken for: its columns and their types. Data room.
+
+namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Is what is known of the files once the first has been looked at.
@@ -16697,7 +17284,7 @@ class JsonLinesParser {
   [[nodiscard]] std::size_t begin(std::size_t record) const noexcept;
   [[nodiscard]] std::size_t end(std::size_t record) const noexcept;
 
-  /// Returns a column per field of the schema, of the records that are not in faults.
+  /// Returns a column per field of the schema, of the records that are not in faults, before or behind.
   [[nodiscard]] std::vector<Column> parse(RecordFaults& faults);
 
  private:
@@ -16784,6 +17371,7 @@ struct JsonLinesFormat {
   static void identify(const Options& options, detail::Fingerprint& fingerprint);
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& head);
+  [[nodiscard]] static bool has_records(const Options& /*options*/, const detail::TextHead& head);
   [[nodiscard]] static std::optional<std::size_t> header_size(const Plan& /*plan*/, const std::string& /*file*/,
                                                               const char* /*text*/, std::size_t /*size*/,
                                                               bool /*is_end*/);
@@ -17093,10 +17681,11 @@ struct TarPlace {
   std::uint64_t size = 0;
 };
 
-/// Is a regular file in an archive.
+/// Is a regular file in an archive, or a link.
 struct TarMember {
   std::string name{};
   TarPlace place{};
+  std::optional<std::string> link{};  ///< to which file, if it is one
 };
 
 /// Steps through an archive in the format of ustar, GNU or pax.
@@ -17105,7 +17694,7 @@ class TarReader {
   /// offset: where the stream is in the archive, at the begin of a header.
   TarReader(std::string path, std::unique_ptr<ByteStream> bytes, std::uint64_t offset = 0);
 
-  /// Goes on to the next regular file, past whatever is left of the one before; nothing at the end.
+  /// Goes on to the next regular file or link, past whatever is left of the one before; nothing at the end.
   /// Throws: DataError if the archive is damaged; then what follows cannot be found.
   [[nodiscard]] std::optional<TarMember> next();
 
@@ -17125,6 +17714,7 @@ class TarReader {
   // What comes before a header, about the file that it stands for.
   struct Extension {
     std::string name{};
+    std::string link{};
     std::optional<std::uint64_t> size{};
     bool is_sparse = false;
   };
@@ -17134,8 +17724,12 @@ class TarReader {
   void skip(std::uint64_t size);
   [[nodiscard]] std::uint64_t padded(std::uint64_t size, std::uint64_t offset) const;
 
-  // False at the end: of the bytes, or a block of zeros.
+  // False at the end: of the bytes, or blocks of zeros behind which no other archive begins.
   [[nodiscard]] bool read_header();
+  void check_is_plain(std::size_t got) const;
+  // What follows the end may be anything.
+  [[nodiscard]] bool may_begin_another() const;
+  [[nodiscard]] bool has_right_sum() const;
 
   [[nodiscard]] std::string_view field(std::size_t begin, std::size_t size) const noexcept;
   // Octal digits, or bytes of a number behind one of 0x80.
@@ -17225,8 +17819,8 @@ class TarSampleReader {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/detail/tar_shards.hpp
-// What all copies of a source of tar archives know of them: columns, and where the samples are. Data room.
+// ---- railyard/data/tar_source_options.hpp
+// How archives of samples are read. Data room.
 
 namespace railyard::inline v0_1 {
 
@@ -17241,6 +17835,12 @@ struct TarSourceOptions {
   OnError on_error = OnError::stop();  ///< a damaged archive is left out from where it is damaged, and counts as one
 };
 
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/tar_shards.hpp
+// What all copies of a source of tar archives know of them: columns, and where the samples are. Data room.
+
+namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Knows the archives of a source, and what was left out of them.
@@ -17272,6 +17872,8 @@ class TarShards {
   [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const;
   const std::vector<std::string>& names_now();
   [[nodiscard]] std::shared_ptr<const TarPlan> make_plan();
+  // Those of the first sample that there is.
+  [[nodiscard]] std::vector<std::string> find_suffixes();
   [[nodiscard]] static bool is_usually_text(std::string_view suffix) noexcept;
 
   InputFiles input_;
@@ -17312,7 +17914,8 @@ class TarWalk {
   std::uint64_t left_out_before_;
 };
 
-/// Knows where each sample is, as far as somebody has asked; shared by threads and inherited by forked processes.
+/// Knows where each sample is, as far as somebody has asked; shared by threads and inherited by forked processes. Of
+/// those that were forked before the samples were counted, the first reads the headers for all.
 class TarIndex {
  public:
   explicit TarIndex(std::shared_ptr<TarShards> shards);
@@ -17323,18 +17926,35 @@ class TarIndex {
     std::vector<TarPlace> places{};
   };
 
+  /// Where it is left for other processes.
+  [[nodiscard]] SampleShelf& shelf() noexcept { return shelf_; }
+
   /// Returns where a sample is; nothing if there is no such sample.
   [[nodiscard]] std::optional<Place> find(std::uint64_t id);
   [[nodiscard]] std::uint64_t count();
 
  private:
+  // Of the block that processes share, each row is a sample, and the last one is none: it has the number of what was
+  // left out instead of a file's, and instead of a key the names of rests of archives.
+  static constexpr char between_names = '\0';
+
+  [[nodiscard]] std::uint64_t num_found() const noexcept;
+
+  void find_all();
+  [[nodiscard]] Block to_block(const std::shared_ptr<const Schema>& schema) const;
+  [[nodiscard]] Place place_in(const Block& all, std::size_t row);
+
   bool extend();
 
+  [[nodiscard]] const std::shared_ptr<const StoredFile>& file_of(std::size_t number);
+
   std::shared_ptr<TarShards> shards_;
+  SampleShelf shelf_{"reads the headers of archives"};
   std::mutex mutex_{};
   std::optional<TarWalk> walk_;
-  std::shared_ptr<const StoredFile> file_;
+  std::vector<std::shared_ptr<const StoredFile>> files_;
   std::vector<Place> places_;
+  std::optional<Block> found_;  // instead of these, where processes share them
   bool is_whole_ = false;
   std::string failure_;
 };
@@ -17348,18 +17968,20 @@ class TarIndex {
 namespace railyard::inline v0_1 {
 
 /// Gives the samples of tar archives (ustar, GNU, pax), in any order: files that follow each other and whose names are
-/// the same up to the first dot are one sample, and what follows the dot names the column. Archives are not to change
-/// as long as there is a source of them.
+/// the same up to the first dot are one sample, and what follows the dot names the column. Links are damage: they hold
+/// nothing. Archives that were put one behind the other are read as one. They are not to change as long as there is a
+/// source of them.
 ///
 /// Cost: the first count(), read() or open() in the middle reads the headers of all archives up to there (.on_error
-/// other than stop(): texts as well), and keeps about 150 bytes per sample in memory.
+/// other than stop(): texts as well), and keeps about 150 bytes per sample in memory. Of workers that were forked with
+/// the source, and not before all was counted, the first reads them for all, which share that memory. A descriptor.
 /// Example: ry::Dataset{ry::TarSource{"photos-*.tar", {.bytes = {"jpg"}, .text = {"cls"}}}}
 class TarSource {
  public:
   explicit TarSource(InputFiles files, TarSourceOptions options = {});
 
-  /// Throws: DataError if the first archive has to be read for it and is damaged or empty; ConfigError for two columns
-  /// of one name.
+  /// Throws: DataError if archives have to be read for it and none has a sample, or one is damaged; ConfigError for two
+  /// columns of one name.
   [[nodiscard]] Schema schema() const;
   [[nodiscard]] std::optional<std::uint64_t> count() const;
   [[nodiscard]] std::string describe() const;
@@ -17368,6 +17990,8 @@ class TarSource {
   [[nodiscard]] std::string label() const;
   /// Another when the options are that say which samples are left out.
   [[nodiscard]] std::uint64_t fingerprint() const;
+  /// Where processes of a host leave the index for each other; see detail::SampleShelf.
+  [[nodiscard]] detail::SampleShelf* shelf() const;
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const;
   /// Names the rests of archives among them.
@@ -17650,9 +18274,10 @@ class NpzSource : public ArraySource {
 namespace railyard::inline v0_1 {
 
 /// Names files that are compressed by zstd, for CsvStream and its like. To go on in the middle of one takes as long as
-/// to unpack 256 KiB and the frame in which they end: a file of one frame, as zstd itself writes it, is read again from
-/// its begin; pzstd, and what writes the seekable format, make many frames. Example:
-/// ry::CsvStream{ry::zstd("a-*.csv.zst")}
+/// to unpack 256 KiB and the frame in which they end: a file of one frame, as zstd itself writes it (with -T0 and
+/// --rsyncable, too), is read again from its begin, for libzstd tells no state that another process could go on with.
+/// pzstd, what writes the seekable format, and split -C 16M --filter='zstd -c' a.csv >a.csv.zst make many frames.
+/// Example: ry::CsvStream{ry::zstd("a-*.csv.zst")}
 [[nodiscard]] CompressedFiles zstd(InputFiles files);
 
 }  // namespace railyard::inline v0_1
@@ -17719,6 +18344,7 @@ struct ImageFile {
 struct ImageFiles {
   std::vector<std::string> classes{};
   std::vector<ImageFile> files{};
+  std::map<std::string, std::size_t> others{};  ///< how many pictures there are of kinds that are not read, by suffix
 };
 
 }  // namespace detail
@@ -17749,7 +18375,8 @@ struct ImageFolderOptions {
 /// Gives the pictures in folders as samples, in any order: "image" is u8, and "label", i64, is the place of the
 /// folder's name among those of all folders. Several folders, by a list or a pattern, are as one that holds what is in
 /// each; a path may also be a picture, whose class is the name of the folder that it lies in. Each picture is read when
-/// it is asked for, by whoever asks. Folders are listed when they are first needed, and not to change as long as there
+/// it is asked for, by whoever asks. What begins with a dot is left out, and so are pictures of other kinds, which the
+/// program is told once. Folders are listed when they are first needed, and not to change as long as there
 /// is a source of them.
 ///
 /// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be; of workers that
@@ -17770,6 +18397,8 @@ class ImageFolder {
   [[nodiscard]] std::vector<std::string> classes() const;
   /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const;
+  /// Where processes of a host leave for each other which pictures are sound; see detail::SampleShelf.
+  [[nodiscard]] detail::SampleShelf* shelf() const;
   /// How many damaged pictures were left out.
   [[nodiscard]] std::uint64_t skipped() const;
 
@@ -17784,6 +18413,7 @@ class ImageFolder {
 
     [[nodiscard]] const std::vector<detail::ImageFile>& files();
     [[nodiscard]] detail::ImageFiles list() const;
+    void tell_of_others(const detail::ImageFiles& all) const;
     // The places of those that can be decoded.
     template <class Progress>
     [[nodiscard]] std::vector<std::int64_t> find_sound(const std::vector<detail::ImageFile>& files,
@@ -18506,6 +19136,10 @@ class SecureConnection {
   /// Is there something to receive that poll() does not show? Not once try_receive() has returned nothing.
   [[nodiscard]] bool has_received() const noexcept;
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
+  /// Has the other end gone, or is the network to it lost? What it has sent before may still be received.
+  [[nodiscard]] bool is_gone() const noexcept;
+  /// How many bytes have come that nobody has asked for, as far as the system tells.
+  [[nodiscard]] std::size_t num_unread() const noexcept;
   /// What the listener has given to this process, for further connections; only where connect() has waited for it.
   [[nodiscard]] const std::optional<Ticket>& ticket() const noexcept { return ticket_; }
 
@@ -18867,196 +19501,6 @@ class AgentLines {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/workers/detail/node_list.hpp
-// What Slurm writes short: the names of nodes, and how many tasks each of them has. Workers room.
-
-// ---- railyard/workers/detail/posting.hpp
-// What the leader of a job lets the other processes know before they are connected. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says where the leader listens.
-struct Posting {
-  std::string host{};
-  int port = 0;
-  std::uint32_t generation = 0;
-  std::string secret{};  ///< empty where the bulletin carries none
-  friend bool operator==(const Posting&, const Posting&) = default;
-};
-
-/// Returns the value of a name in such lines; empty if there is none.
-[[nodiscard]] std::string_view line_of(std::string_view text, std::string_view name);
-
-/// Tells people what a process waits for, not more often than they want to read it.
-class WaitTeller {
- public:
-  using Say = std::function<void(const std::string&)>;
-  static constexpr std::chrono::seconds usual_interval{5};
-
-  /// subject: "process 2 of 4 (node2)", the beginning of each line.
-  WaitTeller(std::string subject, Say say, std::chrono::nanoseconds interval = usual_interval);
-
-  [[nodiscard]] const std::string& subject() const noexcept { return subject_; }
-
-  /// Says something at once.
-  void say(std::string_view what) const;
-
-  /// Starts to count. Nothing is said before the first interval has passed.
-  void start();
-  /// Says it if the time has come. what: "process 0 to leave its address in /shared/run".
-  void look(std::string_view what, const Deadline& deadline);
-
- private:
-  std::string subject_;
-  Say say_;
-  std::chrono::nanoseconds interval_;
-  Deadline::Clock::time_point began_ = Deadline::Clock::now();
-  Deadline next_;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/file_bulletin.hpp
-// A bulletin that is a file in a folder which all processes of a job see, on one host or on many. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a place where the leader of a job posts its address, and where the other processes read it.
-class Bulletin {
- public:
-  Bulletin() = default;
-  Bulletin(const Bulletin&) = delete;
-  Bulletin& operator=(const Bulletin&) = delete;
-  virtual ~Bulletin() = default;
-
-  /// Called by the leader, when it listens; again whenever something has changed. Throws: Error.
-  virtual void post(const Posting& posting) = 0;
-  /// Waits for a posting. refused: one at which nobody was found; it is given again only after patience, as another may
-  /// replace it. Throws: Error at the deadline, and where the place cannot be trusted.
-  static constexpr std::chrono::seconds patience{1};
-  [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
-  /// Makes read() return an empty posting as soon as is_over() says so, where it is one that looks again and again.
-  void end_read_when(std::function<bool()> is_over);
-  /// May the secret of the run go this way?
-  [[nodiscard]] virtual bool carries_secret() const = 0;
-  /// Makes the secret that goes this way.
-  [[nodiscard]] virtual std::string make_secret() const;
-  /// The name or address at which the others look for the leader, if they know it beforehand; else empty.
-  [[nodiscard]] virtual std::string host_to_listen_on() const;
-  /// The port on which the leader has to listen; 0 leaves it to the kernel.
-  [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
-  /// How messages call it.
-  [[nodiscard]] virtual std::string where() const = 0;
-
- protected:
-  [[nodiscard]] bool is_read_over() const;
-
- private:
-  std::function<bool()> is_over_;
-};
-
-[[noreturn]] void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/launch_variables.hpp
-// Variables that a launcher has set: reads them, checks them, and remembers what was read, to tell people. Workers
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Looks up a variable; nothing if it is not set, or empty. Tests give a table instead of the process's environment.
-using Environment = std::function<std::optional<std::string>(const std::string& name)>;
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/launch_environment.hpp
-// Who has started this process, and which of how many it is: from options, else from what the launchers of jobs put
-// into the environment. Workers room.
-
-#include <tuple>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says which of the launched processes this is, and what is known of the first of them, which leads.
-struct Launch {
-  std::string launcher{};         ///< "torchrun", "Slurm", ...
-  std::string why{};              ///< what that was concluded from, for people
-  bool is_in_job = true;          ///< somebody has started it, or a job that it is no part of
-  int process = 0;                ///< from 0
-  int num_processes = 1;          ///< on all hosts
-  int local_process = 0;          ///< which of the processes of this host
-  int num_local_processes = 1;    ///< 0 if unknown
-  int workers_per_process = 0;    ///< how many workers the launcher asks each process to start; 0 if it does not say
-  std::string leader_host{};      ///< where process 0 is; empty if unknown
-  int leader_port = 0;            ///< on which it listens; 0 if unknown
-  bool guesses_leader = false;    ///< nobody has named that port: it is Railyard's own choice
-  int pmi_fd = -1;                ///< by which the launcher offers its key-value space (PMI); -1 if it does not
-  bool has_pmix = false;          ///< the launcher offers one by PMIx
-  std::string job{};              ///< the same in all processes, another in every other job; empty if unknown
-  int restart = 0;                ///< how often the launcher has started this job again
-  bool uses_torch_store = false;  ///< torchrun's agent serves its store at leader_host:leader_port
-  std::string torch_store_prefix{};
-};
-
-/// Does the launcher speak PMIx, and mean this process?
-[[nodiscard]] bool has_pmix(const Environment& environment, const Launch& launch);
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/launch_secret.hpp
-// The secret that the processes of a run know each other by, and whether they encrypt. Workers room.
-
-// ---- railyard/workers/detail/key_agreement.hpp
-// How two processes come to a key of their own where others can read, but not alter, what they send to each other.
-// Workers room.
-
-#include <openssl/evp.h>
-
-// ---- railyard/workers/detail/key_value_space.hpp
-// The texts that a launcher passes between the processes it has started. Workers room.
-
-// ---- railyard/workers/detail/launcher_bulletin.hpp
-// A bulletin in the key-value space of the launcher that has started the processes. Workers room.
-
-// ---- railyard/workers/detail/mpi_library.hpp
-// Whether an MPI library is in this process. Workers room.
-
-// ---- railyard/workers/detail/pmi_lines.hpp
-// What a process manager says by PMI, version 1: lines of fields. Workers room.
-
-// ---- railyard/workers/detail/pmi_space.hpp
-// The key-value space of a launcher that speaks PMI: mpiexec of MPICH (Hydra), and srun --mpi=pmi2. Workers room.
-
-// ---- railyard/workers/detail/pmix_space.hpp
-// The key-value space of a launcher that speaks PMIx: mpirun of Open MPI, and srun --mpi=pmix. Workers room.
-
-// ---- railyard/workers/detail/torch_store.hpp
-// A client of the store that torchrun's agents serve, as far as a rendezvous needs it: set and get. Workers room.
-
-// ---- railyard/workers/detail/bulletin.hpp
-// Where the leader of a job posts its address, and where the other processes read it. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Are all processes of the job on this host?
-[[nodiscard]] bool is_one_host(const Launch& launch) noexcept;
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/host_identity.hpp
-// What tells hosts apart: processes of one host see each other, and share its memory. Workers room.
-
 // ---- railyard/workers/detail/launched_members.hpp
 // Which processes make the workers of a run, how many each, and where each worker stands. Workers room.
 
@@ -19070,9 +19514,13 @@ struct Newcomer {
   std::string host_name{};
   std::string settings{};
   JoinDevices devices{};
+  std::uint32_t arrival = 0;  ///< of its process, see TorchArrivals; 0 where nobody counts
 
   [[nodiscard]] std::string encode() const;
   [[nodiscard]] static Newcomer decode(std::string_view text);
+
+  /// Of that process. Throws: ConfigError if it does not go with the one that leads.
+  void check(int process, const Newcomer& leader, int leading) const;
 };
 
 /// Are the processes of a run, as the launcher counts them, also those that are lost.
@@ -19090,11 +19538,14 @@ struct LaunchedMembers {
 /// cannot be divided.
 [[nodiscard]] int share_of(int num_workers, int process, int num_processes) noexcept;
 
+/// Gives each process's workers their places: ranks go on from process to process, those of one host side by side.
+/// workers: of each process; one that makes none has no place. hosts: what names its host. Returns the layouts by
+/// process.
+[[nodiscard]] std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
+                                                      const std::vector<std::string>& hosts);
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/launched_group.hpp
-// The group of workers that several processes make together, as the one that leads sees it. Workers room.
 
 // ---- railyard/workers/detail/store_server.hpp
 // The group's store as its leader keeps it for processes of other hosts, without the connections. Workers room.
@@ -19155,74 +19606,6 @@ class StoreServer {
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/network_store.hpp
-// The group's store as a worker sees it that reaches its leader over the network. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says where the store of a group is.
-struct NetworkStorePlace {
-  std::string host{};  ///< of the leader's listener
-  int port = 0;
-  std::string job{};
-  std::uint32_t generation = 0;
-  int rank = 0;
-  std::chrono::nanoseconds patience = std::chrono::seconds{30};  ///< for connecting, and for each answer
-  ConnectionLimits limits{};
-  std::optional<Ticket> ticket{};  ///< of the listener: saves two round trips
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/pair_handshake.hpp
-// How two ranks prove to each other that they know the run's secret, before either believes a byte of the other's.
-// Workers room.
-
-// ---- railyard/workers/detail/refusal_log.hpp
-// Tells of connections that were refused, a few lines a second however many there are. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Passes lines on to a function, and counts those for which there were too many.
-class RefusalLog {
- public:
-  using Clock = Deadline::Clock;
-  static constexpr int lines_per_second = 5;
-
-  explicit RefusalLog(std::function<void(const std::string&)> tell);
-
-  void note(const std::string& line, Clock::time_point now);
-
-  /// Tells how many lines were left out, once the second is over.
-  void tell_rest(Clock::time_point now);
-  /// When tell_rest() has something to tell; far in the future if it has not.
-  [[nodiscard]] Clock::time_point due() const noexcept;
-  [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
-
- private:
-  void begin_window(Clock::time_point now);
-
-  std::function<void(const std::string&)> tell_;
-  Clock::time_point window_end_{};
-  int in_window_ = 0;
-  std::uint64_t untold_ = 0;
-  std::uint64_t total_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/rank_lines.hpp
-// Connects the ranks of several hosts by lines whose ends have proven that they know the run's secret. Workers room.
-
-#include <list>
-
-// ---- railyard/workers/detail/launched_link.hpp
-// A worker's end where several processes make the workers: its place among all, and the store of all. Workers room.
 
 // ---- railyard/workers/detail/listener.hpp
 // The leader's ear: takes connections of those who know the secret, serves the store, bears with everybody else.
@@ -19379,6 +19762,427 @@ class Listener {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/workers/detail/arrivals.hpp
+// Who has come to the process that waits for all others, and which of two that say they are the same one is meant.
+// Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Gives places to those who come. One that goes again leaves its place to whoever is made in its stead; where two hold
+/// to be the same, the earlier one may be about to be found gone, and the later one waits for that.
+class Arrivals {
+ public:
+  /// Two that want one place, and are both alive.
+  struct Conflict {
+    int place = 0;
+    std::size_t num_places = 0;
+    std::string first{};
+    std::string second{};
+
+    [[nodiscard]] std::string text() const;
+  };
+  using Say = std::function<void(const std::string&)>;
+
+  /// So long a process may be neither heard nor found gone: by then the system has found out that its host is lost.
+  static constexpr std::chrono::seconds usual_patience{20};
+
+  /// Of the places, the first one is this process's own. say: is told who goes.
+  explicit Arrivals(std::size_t num_places = 0, Say say = {}, std::chrono::nanoseconds patience = usual_patience);
+
+  /// place: 0 for one that is only to be among take_all(). last_arrival: how often such a process has come, as far as
+  /// anybody counts. Throws: DataError if what it says of itself makes no sense.
+  void add(int place, AgentConnection agent, std::uint32_t last_arrival = 0);
+
+  /// Lets go of those that have gone, and gives their places to those who want them. Returns two of whom neither goes.
+  [[nodiscard]] std::optional<Conflict> settle();
+  /// Settles a conflict for the one that has come first. The other one is told nothing but that it is over.
+  void drop_contenders(int place);
+
+  [[nodiscard]] bool has(std::size_t place) const noexcept;
+  [[nodiscard]] std::size_t num_places() const noexcept { return agents_.size(); }
+  [[nodiscard]] const AgentConnection& at(std::size_t place) const;
+  [[nodiscard]] bool is_contested() const noexcept;
+  /// All but this process.
+  [[nodiscard]] std::vector<int> missing() const;
+  /// "process 2 (which has come and gone again), 3"
+  [[nodiscard]] std::string missing_text() const;
+  [[nodiscard]] bool is_complete() const;
+  /// Throws: ConfigError if one that has come does not fit.
+  void check_fit() const;
+
+  /// Hands out the connection of one that has come.
+  [[nodiscard]] SecureConnection take(std::size_t place);
+  void drop(std::size_t place) noexcept;
+  /// Calls function(place, connection) for each that has come.
+  template <class Function>
+  void each(const Function& function) {
+    for (std::size_t place = 1; place < agents_.size(); ++place) {
+      if (agents_[place]) function(place, agents_[place]->connection);
+    }
+  }
+  /// Hands out all connections, also of those who want a place that is taken.
+  [[nodiscard]] std::vector<SecureConnection> take_all();
+
+ private:
+  struct Contender {
+    int place = 0;
+    AgentConnection agent;
+    std::size_t num_unread = 0;  // of the one that has the place
+    int num_signs = 0;           // of life that it has given since
+    Deadline::Clock::time_point since = Deadline::Clock::now();
+  };
+
+  static std::size_t index(int place) noexcept;
+
+  // One that does not fit has been told so, and leaves; that it came has to be known.
+  [[nodiscard]] static bool is_over(const AgentConnection& agent) noexcept;
+  // Those who wait to be led give signs of life. The first of them may have been sent by one that has gone since.
+  [[nodiscard]] bool is_alive(Contender& one, const AgentConnection& there) const noexcept;
+
+  void send_away(AgentConnection agent);
+
+  Say say_;
+  std::chrono::nanoseconds patience_;
+  std::vector<std::optional<AgentConnection>> agents_;
+  std::vector<bool> has_gone_;
+  std::deque<Contender> contenders_;
+  std::deque<SecureConnection> sent_away_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/node_list.hpp
+// What Slurm writes short: the names of nodes, and how many tasks each of them has. Workers room.
+
+// ---- railyard/workers/detail/posting.hpp
+// What the leader of a job lets the other processes know before they are connected. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says where the leader listens.
+struct Posting {
+  std::string host{};
+  int port = 0;
+  std::uint32_t generation = 0;
+  std::string secret{};  ///< empty where the bulletin carries none
+  friend bool operator==(const Posting&, const Posting&) = default;
+};
+
+/// Returns the value of a name in such lines; empty if there is none.
+[[nodiscard]] std::string_view line_of(std::string_view text, std::string_view name);
+
+/// Tells people what a process waits for, not more often than they want to read it.
+class WaitTeller {
+ public:
+  using Say = std::function<void(const std::string&)>;
+  static constexpr std::chrono::seconds usual_interval{5};
+
+  /// subject: "process 2 of 4 (node2)", the beginning of each line.
+  WaitTeller(std::string subject, Say say, std::chrono::nanoseconds interval = usual_interval);
+
+  [[nodiscard]] const std::string& subject() const noexcept { return subject_; }
+
+  /// Says something at once.
+  void say(std::string_view what) const;
+
+  /// Starts to count. Nothing is said before the first interval has passed.
+  void start();
+  /// Says it if the time has come. what: "process 0 to leave its address in /shared/run".
+  void look(std::string_view what, const Deadline& deadline);
+
+ private:
+  std::string subject_;
+  Say say_;
+  std::chrono::nanoseconds interval_;
+  Deadline::Clock::time_point began_ = Deadline::Clock::now();
+  Deadline next_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/file_bulletin.hpp
+// A bulletin that is a file in a folder which all processes of a job see, on one host or on many. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a place where the leader of a job posts its address, and where the other processes read it.
+class Bulletin {
+ public:
+  Bulletin() = default;
+  Bulletin(const Bulletin&) = delete;
+  Bulletin& operator=(const Bulletin&) = delete;
+  virtual ~Bulletin() = default;
+
+  /// Called by the leader, when it listens; again whenever something has changed. Throws: Error.
+  virtual void post(const Posting& posting) = 0;
+  /// Waits for a posting. refused: one at which nobody was found; it is given again only after patience, as another may
+  /// replace it. Throws: Error at the deadline, and where the place cannot be trusted.
+  static constexpr std::chrono::seconds patience{1};
+  [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
+  /// Makes read() return an empty posting as soon as is_over() says so, where it is one that looks again and again.
+  void end_read_when(std::function<bool()> is_over);
+  /// May the secret of the run go this way?
+  [[nodiscard]] virtual bool carries_secret() const = 0;
+  /// Makes the secret that goes this way.
+  [[nodiscard]] virtual std::string make_secret() const;
+  /// The name or address at which the others look for the leader, if they know it beforehand; else empty.
+  [[nodiscard]] virtual std::string host_to_listen_on() const;
+  /// The port on which the leader has to listen; 0 leaves it to the kernel.
+  [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
+  /// How messages call it.
+  [[nodiscard]] virtual std::string where() const = 0;
+
+ protected:
+  [[nodiscard]] bool is_read_over() const;
+
+ private:
+  std::function<bool()> is_over_;
+};
+
+[[noreturn]] void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launch_variables.hpp
+// Variables that a launcher has set: reads them, checks them, and remembers what was read, to tell people. Workers
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Looks up a variable; nothing if it is not set, or empty. Tests give a table instead of the process's environment.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launch_environment.hpp
+// Who has started this process, and which of how many it is: from options, else from what the launchers of jobs put
+// into the environment. Workers room.
+
+#include <tuple>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says which of the launched processes this is, and what is known of the first of them, which leads.
+struct Launch {
+  std::string launcher{};         ///< "torchrun", "Slurm", ...
+  std::string why{};              ///< what that was concluded from, for people
+  bool is_in_job = true;          ///< somebody has started it, or a job that it is no part of
+  int process = 0;                ///< from 0
+  int num_processes = 1;          ///< on all hosts
+  int local_process = 0;          ///< which of the processes of this host
+  int num_local_processes = 1;    ///< 0 if unknown
+  int workers_per_process = 0;    ///< how many workers the launcher asks each process to start; 0 if it does not say
+  std::string leader_host{};      ///< where process 0 is; empty if unknown
+  int leader_port = 0;            ///< on which it listens; 0 if unknown
+  bool guesses_leader = false;    ///< nobody has named that port: it is Railyard's own choice
+  int pmi_fd = -1;                ///< by which the launcher offers its key-value space (PMI); -1 if it does not
+  bool has_pmix = false;          ///< the launcher offers one by PMIx
+  std::string job{};              ///< the same in all processes, another in every other job; empty if unknown
+  int restart = 0;                ///< how often the launcher says that it has started this job again
+  bool uses_torch_store = false;  ///< torchrun's agent serves its store at leader_host:leader_port
+};
+
+/// Does the launcher speak PMIx, and mean this process?
+[[nodiscard]] bool has_pmix(const Environment& environment, const Launch& launch);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launch_secret.hpp
+// The secret that the processes of a run know each other by, and whether they encrypt. Workers room.
+
+// ---- railyard/workers/detail/key_agreement.hpp
+// How two processes come to a key of their own where others can read, but not alter, what they send to each other.
+// Workers room.
+
+#include <openssl/evp.h>
+
+// ---- railyard/workers/detail/key_value_space.hpp
+// The texts that a launcher passes between the processes it has started. Workers room.
+
+// ---- railyard/workers/detail/launcher_bulletin.hpp
+// A bulletin in the key-value space of the launcher that has started the processes. Workers room.
+
+// ---- railyard/workers/detail/mpi_library.hpp
+// Whether an MPI library is in this process. Workers room.
+
+// ---- railyard/workers/detail/pmi_lines.hpp
+// What a process manager says by PMI, version 1: lines of fields. Workers room.
+
+// ---- railyard/workers/detail/pmi_space.hpp
+// The key-value space of a launcher that speaks PMI: mpiexec of MPICH (Hydra), and srun --mpi=pmi2. Workers room.
+
+// ---- railyard/workers/detail/pmix_space.hpp
+// The key-value space of a launcher that speaks PMIx: mpirun of Open MPI, and srun --mpi=pmix. Workers room.
+
+// ---- railyard/workers/detail/torch_store.hpp
+// A client of the store that torchrun's agents serve, as far as a rendezvous needs it: set, get and add. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Speaks the protocol of LibTorch's TCPStore, of version 2.2 and later (older ones have other numbers): a byte that
+/// says what is wanted, lengths of 64 bits before texts, all of it in the order of bytes of the hosts. The store trusts
+/// everybody and shows everything to everybody, so nothing secret goes there, and what comes from there is not believed
+/// before the other end has shown that it knows the secret of the run.
+class TorchStore {
+ public:
+  static constexpr std::uint64_t most_bytes = 4096;  ///< of a value
+
+  /// Connects; tries again until the deadline, as the agent that serves the store may start later than others.
+  /// prefix: stands before all keys, as LibTorch's PrefixStore puts it there. Throws: Error at the deadline.
+  TorchStore(const std::string& host, int port, std::string_view prefix, const Deadline& deadline);
+
+  /// Sets a key, and returns when the store has it. Throws: Error if the store is lost or does not answer.
+  void set(std::string_view key, std::string_view value, const Deadline& deadline);
+
+  /// Adds to a number, which is 0 at first, and returns what it is then. Throws: Error if the store is lost or does not
+  /// answer, or somebody waits for a key by this object.
+  [[nodiscard]] std::int64_t add(std::string_view key, std::int64_t amount, const Deadline& deadline);
+
+  /// Waits for a key and returns its value; nothing at the deadline. Throws: Error if the store is lost or its answer
+  /// makes no sense.
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline);
+
+ private:
+  enum class Query : std::uint8_t { validate = 0, set = 1, get = 3, add = 4, wait = 6 };
+  static constexpr std::chrono::milliseconds retry_delay{100};
+  static constexpr std::chrono::seconds answer_time{5};
+
+  template <class T>
+  static void append(std::string& request, T value) {
+    char bytes[sizeof value];
+    std::memcpy(bytes, &value, sizeof value);
+    request.append(bytes, sizeof value);
+  }
+  static void append_text(std::string& request, std::string_view text);
+  [[nodiscard]] std::string query(Query what, std::string_view key) const;
+
+  void send(std::string_view bytes, const Deadline& deadline);
+  void receive(std::span<std::byte> bytes, const Deadline& deadline);
+  template <class T>
+  [[nodiscard]] T receive(const Deadline& deadline) {
+    T value{};
+    receive(std::as_writable_bytes(std::span{&value, 1}), deadline);
+    return value;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const;
+
+  std::string where_;
+  std::string prefix_;
+  Socket socket_{};
+  std::optional<std::string> is_waiting_for_;  ///< the key of a wait that the store has not answered yet
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/torch_arrivals.hpp
+// Which attempt of a job its processes belong to, as they agree on it in the store of torchrun's agents. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts how often each process of a job has come, over all attempts: agents tell their processes how often they
+/// themselves have restarted theirs after a failure, which is not the same on all hosts, and stays the same when a host
+/// joins or leaves. Of two that say they are the same process, the one that has come later is meant; how often process
+/// 0 has come is the generation of the attempt that it leads. The store is believed to count, and nothing more: who
+/// alters it there keeps a run from beginning, and does not get into it.
+class TorchArrivals {
+ public:
+  /// Stands before the keys of all attempts.
+  static constexpr std::string_view prefix = "railyard";
+  using Say = std::function<void(const std::string&)>;
+
+  /// Nobody counts.
+  TorchArrivals() = default;
+  /// process: that it is. Waits for the store until the deadline, and counts this arrival. say: is told if the store is
+  /// lost later on. Throws: Error if there is no store that counts.
+  TorchArrivals(const std::string& host, int port, int process, Say say, const Deadline& deadline);
+
+  /// Which arrival of its process this one is, from 1; 0 where nobody counts.
+  [[nodiscard]] std::uint32_t own() const noexcept { return own_; }
+  /// How often a process has come so far, as far as it is known. A store that is lost now ends with its agent, and then
+  /// torchrun starts everything again.
+  [[nodiscard]] std::uint32_t last_of(int process);
+  /// Throws: Error if this process has come again since, in a later attempt.
+  void throw_if_outdated();
+  /// Is done with the store.
+  void leave() noexcept;
+
+ private:
+  static constexpr std::chrono::seconds answer_time{5};
+
+  [[nodiscard]] std::uint32_t add(int process, int amount);
+
+  int process_ = 0;
+  Say say_{};
+  std::uint32_t own_ = 0;
+  std::optional<TorchStore> store_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/bulletin.hpp
+// Where the leader of a job posts its address, and where the other processes read it. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Are all processes of the job on this host?
+[[nodiscard]] bool is_one_host(const Launch& launch) noexcept;
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/host_identity.hpp
+// What tells hosts apart: processes of one host see each other, and share its memory. Workers room.
+
+// ---- railyard/workers/detail/launched_group.hpp
+// The group of workers that several processes make together, as the one that leads sees it. Workers room.
+
+// ---- railyard/workers/detail/network_store.hpp
+// The group's store as a worker sees it that reaches its leader over the network. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says where the store of a group is.
+struct NetworkStorePlace {
+  std::string host{};  ///< of the leader's listener
+  int port = 0;
+  std::string job{};
+  std::uint32_t generation = 0;
+  int rank = 0;
+  std::chrono::nanoseconds patience = std::chrono::seconds{30};  ///< for connecting, and for each answer
+  ConnectionLimits limits{};
+  std::optional<Ticket> ticket{};  ///< of the listener: saves two round trips
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/pair_handshake.hpp
+// How two ranks prove to each other that they know the run's secret, before either believes a byte of the other's.
+// Workers room.
+
+// ---- railyard/workers/detail/rank_lines.hpp
+// Connects the ranks of several hosts by lines whose ends have proven that they know the run's secret. Workers room.
+
+// ---- railyard/workers/detail/launched_link.hpp
+// A worker's end where several processes make the workers: its place among all, and the store of all. Workers room.
+
 // ---- railyard/workers/detail/own_address.hpp
 // By which of its addresses other hosts reach this one. Workers room.
 
@@ -19457,8 +20261,7 @@ class Launched {
   [[nodiscard]] bool try_to_follow(const LeaderPlace& place, const Deadline& deadline);
 
  private:
-  using Agents = std::vector<std::optional<detail::AgentConnection>>;  // by process
-
+  static constexpr std::chrono::nanoseconds most_of_a_try = std::chrono::seconds{3};  // to reach the one that leads
   static constexpr int generation_bits = 12;  // so many restarts under one leader have generations of their own
 
   // Whether the run goes on under one that was chosen, which has let this process in.
@@ -19489,20 +20292,22 @@ class Launched {
   void gather(detail::Bulletin& bulletin, const detail::WaitTeller& teller, const Deadline& deadline);
 
   // Returns false if the run goes on under another.
-  [[nodiscard]] bool await_all(Agents& agents, const detail::Bulletin& bulletin, detail::WaitTeller teller,
+  [[nodiscard]] bool await_all(detail::Arrivals& arrivals, const detail::Bulletin& bulletin, detail::WaitTeller teller,
                                const Deadline& deadline);
 
+  void take_arrival(detail::Arrivals& arrivals, detail::AgentConnection agent);
+
+  // A folder serves where the store cannot be spoken to as well: torchrun of LibTorch before 2.2 has another one.
+  void count_arrival(const detail::Bulletin& bulletin, const Deadline& deadline);
+  // What is agreed on stands above what the launcher tells.
+  [[nodiscard]] std::uint32_t generation_of_attempt() const noexcept;
+
   // Those that have come are not to take the end of this process for its loss, after which a run may begin again.
-  void refuse(Agents& agents, const std::exception& error) const;
+  void refuse(detail::Arrivals& arrivals, const std::exception& error) const;
 
-  static std::string missing_text(const Agents& agents);
+  void check_newcomers(const detail::Arrivals& arrivals) const;
 
-  static void check_fit(const Agents& agents);
-  void check_newcomers(const Agents& agents) const;
-
-  void take_in(Agents& agents);
-
-  void check_newcomer(const detail::Newcomer& newcomer, int process) const;
+  void take_in(detail::Arrivals& arrivals);
 
   // Of the leader, while a run goes on: takes those in who take the place of one that is lost.
   void let_in();
@@ -19527,7 +20332,7 @@ class Launched {
 
   // Returns false if nobody is there any more, so that another address is worth a look.
   [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, detail::WaitTeller& teller,
-                                const Deadline& deadline);
+                                std::chrono::nanoseconds slice, const Deadline& deadline);
 
   void connect_to(const std::string& host, int port, std::uint32_t generation, const Deadline& deadline);
 
@@ -19541,6 +20346,7 @@ class Launched {
   std::unique_ptr<detail::AgentLines> lines_;       // of the leader
   std::unique_ptr<detail::Bulletin> bulletin_;      // of the leader, where processes may come back
   detail::Newcomer own_{};                            // what this process is
+  detail::TorchArrivals counted_{};                   // where several agents of torchrun start the processes
   detail::LaunchedMembers members_{};                 // of the leader
   std::string told_;                                // what all have been told last
   std::string noted_;                               // and asked to remember
@@ -19548,7 +20354,7 @@ class Launched {
   int former_ = 0;                                    // the one that led before it
   Deadline::Clock::time_point next_return_{};         // when to ask again whether another was chosen
   std::uint32_t first_generation_ = 0;                // of workers, under this leader
-  Agents agents_{};                                   // of one that is about to lead: who has come
+  detail::Arrivals agents_{};                         // of one that is about to lead: who has come
   Deadline::Clock::time_point next_sign_{};           // of its life that it gives these
   std::vector<bool> has_part_;                      // in the last start under a leader that is lost, by process
   std::vector<bool> is_gone_;                       // those that have led and are lost since then, by process
@@ -19654,8 +20460,8 @@ class Scratch {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Joins processes, of one host or several, by TCP connections between any two of them: those of World::connector where
-/// there is one, else those of libgloo, with a thread for each object. Reductions add in the order of ranks, so that
+/// Joins processes, of one host or several, by connections between any two of them: those of World::connector where
+/// there is one, else libgloo's TCP, with a thread for each object. Reductions add in the order of ranks, so that
 /// results depend on nothing but the ranks' values.
 ///
 /// SIGPIPE: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call has caused
@@ -19910,6 +20716,7 @@ class PrefixStore final : public Store {
  private:
   Store* store_;
   std::string prefix_;
+  CommonAwakeTime times_{};
   std::atomic<bool> is_given_up_{false};
 };
 
@@ -20150,7 +20957,7 @@ namespace railyard::inline v0_1 {
 /// Names what Gloo moves values by.
 enum class GlooTransport {
   automatic,  ///< shared memory among the ranks of a host that see each other's, TCP between hosts
-  tcp,        ///< TCP between any two ranks, in any case
+  tcp,        ///< a connection between any two ranks, in any case: those of World::connector, else libgloo's TCP
 };
 
 /// Joins processes or threads, of one host or several. Reductions add in the order of ranks, those of a host first
@@ -20158,8 +20965,8 @@ enum class GlooTransport {
 /// on the transport either. Costs: by shared memory those of SharedMemory; by TCP see detail/mesh.hpp, and one thread
 /// for each object; of several hosts see detail/gloo_hosts.hpp.
 ///
-/// SIGPIPE, by TCP: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call
-/// has caused is taken back. The process's disposition is not touched.
+/// SIGPIPE, by libgloo's TCP: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that
+/// a call has caused is taken back. The process's disposition is not touched.
 class Gloo {
  public:
   static constexpr std::string_view name = "Gloo";
@@ -20167,7 +20974,8 @@ class Gloo {
   static constexpr DeviceKind device_kind = DeviceKind::cpu;
 
   struct Options {
-    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only. If
+    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only, which is
+    /// not what World::connector of Processes and Threads connects by. If
     /// empty, the loopback's for ranks of one host, else the one that World names.
     std::string host{};
     GlooTransport transport = GlooTransport::automatic;
@@ -20284,6 +21092,9 @@ struct NcclConfig {
   int split_share = undefined;
 };
 
+inline constexpr unsigned cuda_event_disable_timing = 2;
+inline constexpr unsigned cuda_stream_non_blocking = 1;
+
 /// Is NCCL, 2.18 or newer.
 struct NcclLibrary {
   explicit NcclLibrary(const std::string& path);
@@ -20324,6 +21135,8 @@ struct CudaLibrary {
   int (*free)(void*) = nullptr;
   int (*memcpy_async)(void*, const void*, std::size_t, int, void*) = nullptr;
   int (*stream_create)(void**, unsigned) = nullptr;
+  int (*stream_create_with_priority)(void**, unsigned, int) = nullptr;
+  int (*stream_wait_event)(void*, void*, unsigned) = nullptr;
   int (*stream_destroy)(void*) = nullptr;
   int (*event_create)(void**, unsigned) = nullptr;
   int (*event_record)(void*, void*) = nullptr;
@@ -20414,6 +21227,9 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
   ~NcclGroup();
+
+  /// Sets what is told of a failure of the group, before it is thrown; from any thread.
+  void on_failure(std::function<void(std::string_view)> function);
 
   /// Makes the communicator, together with all ranks. identities: NcclPeers' of all ranks. poll() is called now and
   /// then, and throws where there is nothing to wait for any more. Throws: Error with NCCL's words.
@@ -20600,6 +21416,125 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   std::optional<Verdict> failure_;  // set once, and never changed after
   std::mutex events_mutex_;
   std::vector<void*> events_;
+  std::function<void(std::string_view)> on_failure_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/nccl_line.hpp
+// The second line of operations of a group of GPUs, which the host does not wait for. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is another group of the same ranks beside their first one, with a stream of its own, and with memory that they share
+/// for numbers of the host. The failure of any of them is that of all: what waits on a device for another rank would
+/// wait for ever.
+template <class Nccl>
+class NcclLine final : public DeviceLine {
+ public:
+  /// owner, whose world and store these are, outlives it.
+  NcclLine(const CudaLibrary& cuda, const World& world, Store& store, Nccl& owner, std::unique_ptr<Nccl> nccl,
+           const Deadline& deadline)
+      : cuda_(cuda), owner_(&owner), nccl_(std::move(nccl)), host_(connect_host(world, store, deadline)) {
+    const DeviceGuard guard{cuda_, device()};
+    cuda_.require(cuda_.event_create(&event_, cuda_event_disable_timing), "cudaEventCreateWithFlags");
+    cuda_.require(cuda_.stream_create_with_priority(&stream_, cuda_stream_non_blocking, first_of_all),
+                  "cudaStreamCreateWithPriority");
+    nccl_->group_->on_failure([this](std::string_view reason) { end_all_but(nccl_.get(), reason); });
+    owner.group_->on_failure([this](std::string_view reason) { end_all_but(owner_, reason); });
+  }
+  NcclLine(const NcclLine&) = delete;
+  NcclLine& operator=(const NcclLine&) = delete;
+  ~NcclLine() override {
+    owner_->group_->on_failure({});
+    nccl_->group_->on_failure({});
+    cuda_.event_destroy(event_);
+    cuda_.stream_destroy(stream_);
+  }
+
+  void all_reduce(Buffer data, ReduceOp op, const Call& call) override {
+    put(call, [&](const Call& here) { return nccl_->all_reduce(data, op, here); });
+  }
+  void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) override {
+    put(call, [&](const Call& here) { return nccl_->reduce_scatter(in, out, op, here); });
+  }
+  void all_gather(ConstBuffer in, Buffer out, const Call& call) override {
+    put(call, [&](const Call& here) { return nccl_->all_gather(in, out, here); });
+  }
+  void join(const Call& call) override {
+    const DeviceGuard guard{cuda_, device()};
+    order(stream_, call.stream.handle);
+    if (last_) joined_.push_back(std::move(last_));
+    while (joined_.size() > most_ahead) {
+      joined_.front()->wait(call.deadline);
+      joined_.pop_front();
+    }
+  }
+  void wait(const Deadline& deadline) override {
+    for (; !joined_.empty(); joined_.pop_front()) joined_.front()->wait(deadline);
+    if (last_) last_->wait(deadline);
+  }
+
+  void add_on_host(Buffer numbers, const Call& call) override {
+    if (!host_) {
+      owner_->all_reduce(numbers, ReduceOp::sum, call).wait(call.deadline);
+      return;
+    }
+    try {
+      host_->all_reduce(numbers, ReduceOp::sum, call);
+    } catch (const CollectiveError& error) {
+      end_all_but(nullptr, error.what());
+      throw;
+    }
+  }
+
+  void abort(std::string_view reason) noexcept override { end_all_but(nullptr, reason); }
+  /// The same where the owner has been ended already.
+  void end(std::string_view reason) noexcept { end_all_but(owner_, reason); }
+
+ private:
+  using Started = decltype(std::declval<Nccl&>().all_reduce(Buffer{}, ReduceOp::sum, Call{}));
+
+  static constexpr int first_of_all = -1000;  // CUDA takes the highest priority that there is
+
+  [[nodiscard]] static std::unique_ptr<SharedMemory> connect_host(const World& world, Store& store,
+                                                                  const Deadline& deadline) {
+    if (world.local_size != world.size) return nullptr;
+    try {
+      return SharedMemory::connect({.arena_bytes = std::size_t{1} << 20U}, world, store, deadline);
+    } catch (const ConfigError&) {  // on all ranks alike: they are in containers that do not see each other
+      return nullptr;
+    }
+  }
+  [[nodiscard]] int device() const noexcept { return nccl_->device().index; }
+
+  template <class Start>
+  void put(const Call& call, const Start& start) {
+    const DeviceGuard guard{cuda_, device()};
+    order(call.stream.handle, stream_);
+    last_ = std::make_unique<Started>(start(Call{.deadline = call.deadline, .stream = {stream_}}));
+  }
+  void order(void* first, void* then) const {
+    cuda_.require(cuda_.event_record(event_, first), "cudaEventRecord");
+    cuda_.require(cuda_.stream_wait_event(then, event_, 0), "cudaStreamWaitEvent");
+  }
+
+  void end_all_but(const Nccl* failed, std::string_view reason) noexcept {
+    if (failed != owner_) owner_->group_->abort(reason);
+    if (failed != nccl_.get()) nccl_->group_->abort(reason);
+    if (host_) host_->abort(reason);
+  }
+
+  CudaLibrary cuda_;
+  Nccl* owner_;
+  std::unique_ptr<Nccl> nccl_;
+  std::unique_ptr<SharedMemory> host_;  // where the ranks are of one host
+  void* stream_ = nullptr;
+  void* event_ = nullptr;
+  std::unique_ptr<Started> last_{};                // since the last join()
+  std::deque<std::unique_ptr<Started>> joined_{};  // the last before each join()
 };
 
 }  // namespace detail
@@ -20725,6 +21660,7 @@ class Nccl {
   NcclWork all_reduce(Buffer data, ReduceOp op, const Call& call);
   NcclWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call);
   NcclWork broadcast(Buffer data, int root, const Call& call);
+  /// in may be this rank's part of out.
   NcclWork all_gather(ConstBuffer in, Buffer out, const Call& call);
   NcclWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call);
   NcclWork gather(ConstBuffer in, Buffer out, int root, const Call& call);
@@ -20737,8 +21673,15 @@ class Nccl {
 
   void abort(std::string_view reason) noexcept;
 
+  /// Returns the second line of operations: a communicator and a stream of its own, and, where the ranks are of one
+  /// host, memory that they share for numbers of the host. All ranks call it. The first call connects them anew, which
+  /// costs as much as connect(), and memory of the device for one communicator more.
+  [[nodiscard]] DeviceLine* device_line(const Deadline& deadline);
+
  private:
   using Library = detail::NcclLibrary;
+  using Line = detail::NcclLine<Nccl>;
+  friend Line;  // which ends what waits in its owner
 
   // What an operation is launched with.
   struct Launch {
@@ -20850,11 +21793,15 @@ class Nccl {
 
   detail::NcclLibrary nccl_;
   detail::CudaLibrary cuda_;
+  Options options_;
   World world_;
+  Store* store_;
   int device_;
   std::shared_ptr<detail::NcclGroup> group_;
   detail::NcclStaging staging_;
   void* word_ = nullptr;  // on the device, for the barrier
+  std::unique_ptr<Line> line_;
+  std::atomic<Line*> line_seen_{nullptr};  // by abort(), from another thread
 };
 
 }  // namespace railyard::inline v0_1
@@ -21037,6 +21984,33 @@ class [[nodiscard]] Autocast {
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/TensorOptions.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Gives out tensors, each new, over memory that no other tensor has: whatever holds one, be it a view, a graph or the
+// user, also holds its storage, and so keeps it from being given out again. Used by one thread at a time; tensors may
+// be let go of on any.
+class BatchBuffers {
+ public:
+  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of. is_pinned: copies
+  // to a GPU may still read it then, which LibTorch looks to, as it also keeps it for the next: most_kept is to be 0.
+  explicit BatchBuffers(std::size_t most_kept, bool is_pinned = false) noexcept;
+
+  // Its elements are whatever was there.
+  [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type);
+
+ private:
+  [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type);
+
+  std::size_t most_kept_;
+  bool is_pinned_;
+  std::vector<c10::Storage> kept_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/detail/agreement.hpp
 // Makes sure that all ranks hold the same model, each its own, with equal weights and buffers. Torch room.
@@ -21215,16 +22189,17 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
-// PreparedOptimizer. Elements begin to end in the order of memory.
+// The part of a parameter that this rank updates for all ranks of the host, which share its weights, or for all ranks,
+// which have copies; see PreparedOptimizer. Elements begin to end in the order of memory.
 struct GradientPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  at::Tensor weights{};   // a view of one dimension; undefined where this rank has no part
-  at::Tensor master{};    // the same in f32, where the optimizer updates that; see PrepareOptimizerOptions
-  bool is_spent = false;  // an update has used what is in the gradient
-  bool is_mixed = false;  // and a backward pass has added to that
-  bool is_copy = false;   // a rank of the first host has the same one, and tells of it for both
+  at::Tensor weights{};            // a view of one dimension; undefined where this rank has no part
+  at::Tensor master{};             // the same in f32, where the optimizer updates that; see PrepareOptimizerOptions
+  bool is_spent = false;           // an update has used what is in the gradient
+  bool is_mixed = false;           // and a backward pass has added to that
+  bool is_copy = false;            // a rank of the first host has the same one, and tells of it for both
+  bool has_whole_weights = false;  // this rank has the other pieces too, and all of the gradient: on a GPU
 
   [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
 
@@ -21245,6 +22220,7 @@ struct GradientSlot {
   bool used = false;                     // since the last exchange
   bool has_arrived = false;              // at its gradient, in the backward pass under way
   bool has_begun = false;                // a step, since it was prepared
+  bool was_trained = false;              // some rank has used it in a pass that was exchanged
   std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
   std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
   bool is_weighted = false;              // micro-batches under way have added to the gradient
@@ -21358,6 +22334,25 @@ struct PassSummary {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/large_copy.hpp
+// Copies what is larger than caches as fast as memory goes. Torch room.
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+#if defined(__x86_64__)
+
+#else
+
+#endif
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/tensor_state.hpp
 // Tensors as a saved state holds them, row by row, whole or in the pieces of ranks. Torch room.
 
@@ -21393,7 +22388,7 @@ struct SavedTensor {
   // Returns all of it, on the CPU.
   [[nodiscard]] at::Tensor whole() const;
 
-  // Fills a flat tensor on the CPU with elements begin to end of what lies in the order of `like`.
+  // Fills a flat tensor with elements begin to end of what lies in the order of `like`.
   void read_piece(const at::Tensor& like, std::int64_t begin, std::int64_t end, const at::Tensor& flat) const;
 
   // Writes all of it to where a tensor is.
@@ -21427,8 +22422,32 @@ class UnreadTensors {
 // Makes tensors of the columns of a block. Torch room.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+
+// ---- railyard/torch/detail/gpu_copies.hpp
+// Takes batches of the host to a GPU, beside what is computed there. Needs none of CUDA's headers. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/Stream.h>
+#include <c10/core/TensorOptions.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Whether batches for this device pass through pinned memory.
+[[nodiscard]] bool takes_pinned_memory(at::Device device);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/batch.hpp
 // What a loader gives for each step. Torch room.
@@ -21481,6 +22500,13 @@ class Batch {
 
  private:
   [[nodiscard]] const detail::BatchColumns& all() const;
+
+  // Makes a tensor in memory from which it goes to the batch's device without a wait of the host.
+  template <class Make>
+  [[nodiscard]] at::Tensor on_device(const Make& make) const {
+    detail::BatchBuffers buffers{0, detail::takes_pinned_memory(all().device)};
+    return make(buffers).to(all().device, /*non_blocking=*/true);
+  }
 
   std::size_t size_ = 0;
   bool completes_step_ = true;
@@ -21973,7 +22999,9 @@ class AnyCommHook {
 namespace railyard::inline v0_1 {
 
 /// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike. With a
-/// GradScaler an overflow is nothing to tell of, or to stop for, unless it goes on.
+/// GradScaler an overflow is nothing to tell of, or to stop for, unless it goes on. On a GPU `skip` and `stop` have the
+/// host wait, once in each backward pass, until the device has come to its end: an optimizer that is to leave a step
+/// out must know before it begins. With `allow`, and without a GradScaler, the host waits for nothing.
 enum class NonFinite : std::uint8_t {
   /// Every gradient becomes undefined on all ranks, so that the optimizer leaves the step out, and the running
   /// statistics of normalising modules go back to what they were when samples() began the step. StepTimes::skipped
@@ -21983,9 +23011,11 @@ enum class NonFinite : std::uint8_t {
   allow,  ///< it stays, as in a loop without Railyard
 };
 
-/// Says whether gradients are exchanged while the backward pass goes on, by a thread of its own for each worker.
+/// Says whether gradients are exchanged while the backward pass goes on: by a thread of its own for each worker, or on
+/// a GPU by a stream of its own.
 enum class Overlap : std::uint8_t {
-  automatic,  ///< where there is a core for that thread, and between hosts, where the network is waited for
+  automatic,  ///< on GPUs; on CPUs where there is a core for that thread, and between hosts, where the network is
+              ///< waited for
   off,        ///< no: all are exchanged when the pass has ended
   on,         ///< wherever the backend and the model allow it
 };
@@ -22004,10 +23034,13 @@ struct ModelOptions {
   AnyCommHook comm_hook{};
   /// Whether gradients are exchanged, bucket by bucket, as soon as all ranks have them. The same bits either way. It
   /// begins when one whole step has shown the order in which they come. Not used with a comm_hook, whose collectives
-  /// would come among those of the user's own thread, on GPUs, by backends other than Gloo and SharedMemory (Checked
-  /// ones are others), and where that step has shown a gradient that comes in several parts in one
-  /// backward pass (re-entrant checkpointing of a shared parameter); where one does so later, backward() throws. A
-  /// backward pass that ends by an exception ends the group.
+  /// would come among those of the user's own thread, by backends other than Gloo, SharedMemory and Nccl (Checked
+  /// ones are others), where a model lies on the CPU in part and on a GPU in part, and where that step has shown a
+  /// gradient that comes in several parts in one backward pass (re-entrant checkpointing of a shared parameter); where
+  /// one does so later, backward() throws. A backward pass that ends by an exception ends the group.
+  ///
+  /// By Nccl, on or off, .grad of each parameter is from then on a part of a flat tensor, which stays from step to
+  /// step.
   Overlap overlap = Overlap::automatic;
   /// The most bytes of gradients in a bucket, and in the first one, which is ready when the pass has barely begun. A
   /// larger parameter has a bucket to itself. Between hosts it is an eighth of all gradients (256 KiB at least) where
@@ -22051,14 +23084,21 @@ class BucketSchedule {
   // One bucket of so many slots.
   void reset(std::size_t num_slots);
 
-  // Cuts all slots into buckets, in an order that was observed. Those that it lacks, such as frozen parameters, go with
-  // the last bucket: one of their own would cost an exchange.
+  // What becomes of slots that were not observed, such as frozen parameters.
+  enum class Others : std::uint8_t {
+    in_last_bucket,  // one of their own would cost an exchange
+    in_none,
+  };
+
+  // Cuts all slots into buckets, in an order that was observed.
   void cut(const std::vector<std::int64_t>& observed, const std::vector<GradientSlot>& slots,
-           const BucketLimits& limits);
+           const BucketLimits& limits, Others others = Others::in_last_bucket);
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const noexcept { return buckets_; }
   // Digits that are other ones if any gradient is in another bucket, or at another place in it.
   [[nodiscard]] std::string plan() const;
+  static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+  // Its number, or none.
   [[nodiscard]] std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
 
   void begin_pass();
@@ -22082,81 +23122,6 @@ class BucketSchedule {
   std::vector<std::size_t> num_missing_;  // slots that have not arrived in this pass, by bucket
   std::size_t num_ready_ = 0;
   bool has_repeats_ = false;
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/pool_allocator.hpp
-// LibTorch's allocator for CPU tensors, in front of the one that was there before. Torch room.
-
-#include <c10/core/Allocator.h>
-#include <c10/core/Device.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-class PoolBinding;
-
-// Lets the calling thread take its CPU tensors from a heap until it ends. Made and ended by one thread; of several the
-// youngest serves, in whichever order they end.
-class PoolBinding {
- public:
-  explicit PoolBinding(std::shared_ptr<Heap> heap);
-  PoolBinding(const PoolBinding&) = delete;
-  PoolBinding& operator=(const PoolBinding&) = delete;
-  ~PoolBinding();
-
-  [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept { return heap_; }
-
- private:
-  std::shared_ptr<Heap> heap_;
-  PoolBinding* before_ = nullptr;
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/communication_thread.hpp
-// The thread of a worker that exchanges gradients while its backward pass goes on. Torch room.
-
-#include <c10/core/GradMode.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Calls one function as often as it is told, until a call throws. Its owner makes sure that calls end.
-class CommunicationThread {
- public:
-  // heap: where tensors come from that the function makes; may be null.
-  CommunicationThread(std::function<void()> function, std::shared_ptr<Heap> heap);
-  CommunicationThread(const CommunicationThread&) = delete;
-  CommunicationThread& operator=(const CommunicationThread&) = delete;
-  ~CommunicationThread();
-
-  // Asks for more calls. After one has failed there are none: settle() says so.
-  void ask(std::size_t num_calls);
-
-  [[nodiscard]] bool has_failed() const;
-
-  // Waits until all calls that were asked for have been made, and throws what one of them has thrown.
-  void settle();
-
- private:
-  void run();
-
-  std::function<void()> function_;
-  std::shared_ptr<Heap> heap_;
-  mutable std::mutex mutex_{};
-  std::condition_variable changed_{};
-  std::size_t num_asked_ = 0;  // calls that have not been made
-  std::exception_ptr error_{};
-  bool is_ending_ = false;
-  std::thread thread_{};
 };
 
 }  // namespace detail
@@ -22296,6 +23261,187 @@ class WatchedModels {
 
 // ---- railyard/torch/detail/ended_slots.hpp
 // Forgets the parameters of models that are gone. Torch room.
+
+// ---- railyard/torch/detail/pool_allocator.hpp
+// LibTorch's allocator for CPU tensors, in front of the one that was there before. Torch room.
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+class PoolBinding;
+
+// Lets the calling thread take its CPU tensors from a heap until it ends. Made and ended by one thread; of several the
+// youngest serves, in whichever order they end.
+class PoolBinding {
+ public:
+  explicit PoolBinding(std::shared_ptr<Heap> heap);
+  PoolBinding(const PoolBinding&) = delete;
+  PoolBinding& operator=(const PoolBinding&) = delete;
+  ~PoolBinding();
+
+  [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept { return heap_; }
+
+ private:
+  std::shared_ptr<Heap> heap_;
+  PoolBinding* before_ = nullptr;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/communication_thread.hpp
+// The thread of a worker that exchanges gradients while its backward pass goes on. Torch room.
+
+#include <c10/core/GradMode.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Calls one function as often as it is told, until a call throws. Its owner makes sure that calls end.
+class CommunicationThread {
+ public:
+  // heap: where tensors come from that the function makes; may be null.
+  CommunicationThread(std::function<void()> function, std::shared_ptr<Heap> heap);
+  CommunicationThread(const CommunicationThread&) = delete;
+  CommunicationThread& operator=(const CommunicationThread&) = delete;
+  ~CommunicationThread();
+
+  // Asks for more calls. After one has failed there are none: settle() says so.
+  void ask(std::size_t num_calls);
+
+  [[nodiscard]] bool has_failed() const;
+
+  // Waits until all calls that were asked for have been made, and throws what one of them has thrown.
+  void settle();
+
+ private:
+  void run();
+
+  std::function<void()> function_;
+  std::shared_ptr<Heap> heap_;
+  mutable std::mutex mutex_{};
+  std::condition_variable changed_{};
+  std::size_t num_asked_ = 0;  // calls that have not been made
+  std::exception_ptr error_{};
+  bool is_ending_ = false;
+  std::thread thread_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/gradient_arena.hpp
+// The memory in which gradients are summed on a device. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/zeros.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Is one slot's place in a part of the arena.
+struct GradientPlace {
+  std::size_t slot = 0;    // its number
+  std::int64_t begin = 0;  // elements of the part
+  std::int64_t count = 0;  // real numbers
+  at::Tensor sum{};        // these elements, with one dimension
+  at::Tensor gradient{};   // the same in the parameter's shape; undefined if its type is another one
+};
+
+// Is what one bucket has of one type: a flat tensor, which one collective sums. Between places there may be elements
+// that are always zero.
+struct GradientPart {
+  at::Tensor flat{};
+  at::Tensor zeros{};  // as many as there may be between two places
+  std::vector<GradientPlace> places{};
+};
+
+// One flat tensor for each type of sums, divided into buckets, in their order. Slots in no bucket have no place. It is
+// made anew when the buckets, or the parameters, are others; .grad may go on to be a part of an old one.
+class GradientArena {
+ public:
+  // Makes place for all slots, which lie on one device. Cost: none where it has been done.
+  void lay_out(std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets, std::int64_t world_size);
+
+  [[nodiscard]] const std::vector<GradientPart>& parts_of(std::size_t bucket) const { return parts_[bucket]; }
+  [[nodiscard]] const std::vector<std::vector<GradientPart>>& parts() const noexcept { return parts_; }
+  [[nodiscard]] bool has(std::size_t slot) const;
+  // All parts of one type as one tensor.
+  [[nodiscard]] const std::vector<at::Tensor>& wholes() const noexcept { return wholes_; }
+
+  // Whether the slot's gradient lies in its place.
+  [[nodiscard]] static bool is_in(const GradientPlace& place, const GradientSlot& slot);
+
+  // Copies gradients that lie elsewhere, each dense and of the sum's type, to their places in a part: all of it at
+  // once, in one pass.
+  static void copy_all(const GradientPart& part, const std::vector<GradientSlot>& slots);
+
+  // Whether copy_all() may copy it: it has its elements in the same order.
+  [[nodiscard]] static bool is_alike(const GradientPlace& place, const GradientSlot& slot);
+
+ private:
+  struct Key {
+    const void* tensor = nullptr;
+    at::ScalarType type = at::ScalarType::Float;
+    std::vector<std::int64_t> sizes{};
+
+    [[nodiscard]] static Key of(const GradientSlot& slot);
+    [[nodiscard]] bool is_of(const GradientSlot& slot) const;
+  };
+
+  static constexpr std::int64_t alignment = 4;  // elements: kernels read four at once
+
+  [[nodiscard]] bool is_laid_out_for(const std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets) const;
+
+  // Those of one type. Each bucket's part can be divided among the ranks.
+  void lay_out(std::vector<GradientSlot>& slots, at::ScalarType type, std::int64_t world_size);
+
+  // No view, or zero_grad() of LibTorch 1.13 would refuse it.
+  [[nodiscard]] static at::Tensor piece_of(const at::Tensor& whole, std::int64_t offset, std::int64_t count);
+  [[nodiscard]] static at::Tensor shaped(const at::Tensor& tensor, std::int64_t offset,
+                                         const std::vector<std::int64_t>& sizes,
+                                         const std::vector<std::int64_t>& strides);
+
+  [[nodiscard]] static at::Tensor gradient_in(const GradientPlace& place, GradientSlot& slot);
+
+  // In the order of memory, which strides that are the place's have in common with it.
+  [[nodiscard]] static at::Tensor flat_of(const at::Tensor& gradient, std::int64_t count);
+
+  std::vector<Bucket> buckets_;
+  std::vector<Key> keys_;                         // by slot
+  std::vector<std::vector<GradientPart>> parts_;  // by bucket, then by type
+  std::vector<at::Tensor> wholes_;                // by type
+  std::vector<bool> has_;                         // by slot
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/non_finite.hpp
+// Looks for gradients that are not finite. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 // ---- railyard/torch/detail/weight_watch.hpp
 // Finds weights that are no longer the same on all ranks, by a look at a part of them in each step. Torch room.
@@ -22550,8 +23696,10 @@ class StepClock {
   // Begins or ends waiting for data, which counts from the first exchange on as all does.
   void enter_data(bool begins) noexcept;
   void count_step(std::uint64_t bytes) noexcept;
+  void count_bytes(std::uint64_t bytes) noexcept;
   void count_skipped() noexcept;
   [[nodiscard]] std::uint64_t skipped() const noexcept { return counts_.skipped; }
+  [[nodiscard]] bool has_steps() const noexcept { return counts_.steps > 0; }
 
   // What this rank has waited in all: whoever waits least is waited for.
   [[nodiscard]] double waited() const noexcept;
@@ -22579,12 +23727,98 @@ class StepClock {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/device_reduction.hpp
+// Averages gradients on a device while its backward pass goes on. Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// What goes to the device and comes from it has its order there: each bucket's sum begins when the stream on which the
+// backward pass puts its kernels has come to it, on the line's own stream; and when the pass has ended its stream waits
+// for the last of them. The host puts all of it there and waits for nothing of the device.
+//
+// Since nobody knows then what the other ranks have, each rank gives, of every gradient of a bucket, what it has times
+// its samples, and zeros where it has none. What the ranks have said of themselves, at the end of the pass and by way
+// of the host, tells by what the sums are to be divided, and which of them are gradients.
+//
+// Used by one thread at a time.
+class DeviceReduction {
+ public:
+  DeviceReduction(Worker& worker, DeviceLine& line);
+
+  void begin(std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets, const PassHeader& header);
+
+  // Puts the sum of a bucket on the device, which no gradient may be added to any more. Buckets come in their order.
+  void launch(std::size_t bucket);
+
+  // Tells what this rank has, when all buckets have been launched, and learns what all have, of each slot.
+  [[nodiscard]] BucketUse meet(StepClock& clock);
+
+  [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
+
+  // Makes the sums gradients, and leaves those alone that nobody has used.
+  void average(const BucketUse& use);
+
+  // Whether all averages are finite, the same on all ranks. The host waits for the device.
+  [[nodiscard]] bool is_finite() const;
+
+  // See FlatReduction.
+  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine);
+
+  // Where each bucket's gradients are, from average() on, on the stream that was current then.
+  [[nodiscard]] const GradientArena& arena() const noexcept { return arena_; }
+
+  [[nodiscard]] std::uint64_t take_bytes() noexcept;
+
+  void abort(std::string_view reason) noexcept;
+
+ private:
+  [[nodiscard]] bool has_samples() const noexcept { return header_.samples > 0; }
+  // What a slot's gradient is multiplied with before it is summed.
+  [[nodiscard]] double factor_of(const GradientSlot& slot) const noexcept;
+
+  // Behind what is computed where the tensor lies.
+  [[nodiscard]] Call call_behind(const at::Tensor& tensor) const;
+
+  void add_up(const Buffer& numbers);
+
+  void summarise(const std::vector<double>& sums);
+
+  // Brings this rank's gradients into a part, times its samples.
+  void fill(const GradientPart& part);
+
+  void fill(const GradientPlace& place);
+
+  // What lies in the place of a slot that this rank has not used: if nobody has it is to stay as it was.
+  void keep(const GradientPlace& place, const GradientSlot& slot);
+
+  // The sum of what has another type than it.
+  [[nodiscard]] static at::Tensor in_shape_of(const GradientPlace& place, const GradientSlot& slot);
+
+  void take(const GradientPlace& place, const BucketUse& use);
+
+  Worker* worker_;
+  DeviceLine* line_;
+  GradientArena arena_{};
+  std::uint64_t num_bytes_ = 0;
+  std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
+  PassHeader header_{};
+  PassSummary summary_{};
+  std::vector<at::Tensor> kept_;  // by slot
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/flat_reduction.hpp
 // Averages gradients by the collectives of any backend, in flat buffers. Torch room.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
 
 namespace railyard::inline v0_1 {
 
@@ -22609,6 +23843,8 @@ class FlatReduction {
   [[nodiscard]] BucketUse open(const Bucket& bucket, StepClock& clock);
 
   [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
+  // Takes over what another reduction has learnt of the pass.
+  void go_by(const PassSummary& summary);
 
   // See HostReduction::average(); the result is the same on all ranks.
   [[nodiscard]] bool average(const OpenSlots& slots);
@@ -23075,6 +24311,16 @@ struct PassTerms {
   PassHeader header{};
   bool checks_finite = true;  // somebody wants to know
   bool uses_host = false;     // the ranks of a host sum gradients where they lie
+  bool uses_device = false;   // the line that has been taken sums them on the device
+};
+
+// Parameters that a rank has not used in a pass, in which others have.
+struct UnusedSlots {
+  std::string first{};
+  std::uint32_t num_using = 0;  // ranks that have used that one
+  std::size_t count = 0;
+
+  void add(const std::string& name, std::uint32_t ranks);
 };
 
 // Used by one thread at a time: a worker's own, or its communication thread.
@@ -23089,13 +24335,17 @@ class PassExchange {
   // Returns whether the backend can.
   [[nodiscard]] bool move_aside(bool uses_host);
 
+  // Sums gradients on the device from here on, where a pass says so. All ranks call it. Returns whether the backend
+  // can.
+  [[nodiscard]] bool move_to_device();
+
   // Begins a pass; all that is given outlives it.
   void begin(std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets, const PassTerms& terms,
              AnyCommHook& hook);
 
   [[nodiscard]] bool is_under_way() const noexcept { return is_under_way_; }
 
-  // Exchanges the next bucket.
+  // Exchanges the next bucket; on a device, has it exchanged.
   void take_bucket(StepClock& clock);
 
   // Exchanges what is left and ends the pass. Returns whether all averages are finite.
@@ -23103,8 +24353,14 @@ class PassExchange {
 
   // What all ranks have told of the pass.
   [[nodiscard]] const PassSummary& summary() const noexcept;
+  // Of the last pass; nullptr if that was not exchanged on the device.
+  [[nodiscard]] const GradientArena* arena() const noexcept;
+  // Slots that are in no bucket of the device, and that somebody has used all the same.
+  [[nodiscard]] const OpenSlots& late() const noexcept { return late_; }
   // The slots that have been averaged.
   [[nodiscard]] const OpenSlots& open() const noexcept { return open_; }
+  // Those of them that this rank has not used, though it has samples.
+  [[nodiscard]] const UnusedSlots& unused_here() const noexcept { return unused_here_; }
 
   // Ends every wait of this rank in a pass that moved aside, from any thread.
   void abort(std::string_view reason) noexcept;
@@ -23112,6 +24368,11 @@ class PassExchange {
   void withdraw() noexcept;
 
  private:
+  // Of some slots those that are to be averaged, by what the ranks have of them.
+  [[nodiscard]] OpenSlots opened(const Bucket& bucket, const BucketUse& use);
+
+  void finish_on_device(StepClock& clock);
+
   // A single worker's gradients are what they are, but for the weights of micro-batches.
   [[nodiscard]] bool finish_alone(const OpenSlots& open) const;
 
@@ -23143,14 +24404,128 @@ class PassExchange {
 
   Worker* worker_;
   FlatReduction flat_;
-  std::optional<HostReduction> host_;  // where the ranks of a host share memory
+  std::optional<HostReduction> host_;      // where the ranks of a host share memory
+  std::optional<DeviceReduction> device_;  // where the backend has a line on the device
   std::vector<GradientSlot>* slots_ = nullptr;
   const std::vector<Bucket>* buckets_ = nullptr;
   PassTerms terms_{};
   std::size_t num_taken_ = 0;
   OpenSlots open_{};
+  OpenSlots late_{};
+  UnusedSlots unused_here_{};
   bool is_finite_ = true;
   bool is_under_way_ = false;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/worker_pool.hpp
+// Gives a worker its pool of memory for tensors. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Lets the worker's thread take its tensors from memory that the other ranks see, if the backend has such.
+void bind_pool(Worker& worker);
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/gradient_overlap.hpp
+// Has buckets of gradients exchanged while the backward pass that completes them goes on. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Where a worker's gradients are exchanged.
+struct ExchangePlace {
+  bool is_device = false;  // all lie on its GPU
+  bool is_on_cpu = false;  // none lies on a GPU
+  bool is_host = false;    // none does, and the ranks of each host see each other's memory
+};
+
+// Cuts the gradients into buckets when one whole step has shown in which order they come. From then on the buckets of a
+// pass that are complete are handed over: on CPUs to a thread that exchanges them meanwhile; on a device they are put
+// on its stream at once, for which no thread is needed. The last bucket is complete when the pass is about to end, and
+// is left to whoever ends it.
+class GradientOverlap {
+ public:
+  GradientOverlap(Worker& worker, PassExchange& exchange);
+
+  // The models, or how they are exchanged, are others.
+  void reset(std::size_t num_slots, const ModelOptions& options, const ExchangePlace& place);
+  // Only their number is another one.
+  void forget_order(std::size_t num_slots);
+
+  [[nodiscard]] const std::vector<Bucket>& buckets() const noexcept;
+  // Whether a pass that begins now is exchanged on the device.
+  [[nodiscard]] bool uses_device() const noexcept;
+  // Whether buckets of the pass under way have been handed over.
+  [[nodiscard]] bool has_begun() const noexcept { return num_handed_ > 0; }
+  // Seconds that were waited for other ranks meanwhile.
+  [[nodiscard]] double waited() const noexcept;
+
+  // A gradient has come, of a pass that is to be exchanged.
+  void arrive(GradientSlot& slot, std::size_t index, std::uint64_t step);
+
+  // Hands over what is complete; begin() is called before the first bucket of a pass.
+  template <class Begin>
+  void hand_over(const Begin& begin) {
+    if (state_ != State::active) return;
+    if (num_handed_ > 0 && !place_.is_device && thread_->has_failed()) settle();
+    const std::size_t num_ready = std::min(schedule_.num_ready(), schedule_.buckets().size() - 1);
+    if (num_ready <= num_handed_) return;
+    if (num_handed_ == 0) begin();
+    if (!place_.is_device) thread_->ask(num_ready - num_handed_);
+    for (std::size_t bucket = num_handed_; place_.is_device && bucket < num_ready; ++bucket) {
+      exchange_->take_bucket(aside_);
+    }
+    num_handed_ = num_ready;
+  }
+
+  // Waits for what was handed over, and throws what has become of it. On a device there is nothing to wait for.
+  void settle();
+
+  // Lets nothing of a pass go on. If its exchange has begun and not ended, other ranks may be at this one's gradients,
+  // which are about to go: the group is given up.
+  void forget_pass() noexcept;
+
+  // Called when a pass of the step has been exchanged. The order of rank 0 is everybody's from the next pass on.
+  void decide(const std::vector<GradientSlot>& slots, std::uint64_t step, const ModelOptions& options);
+
+  void end() noexcept;
+
+ private:
+  enum class State : std::uint8_t {
+    undecided,  // until a step has shown in which order gradients come
+    never,
+    at_end,  // on the device, when the pass has ended
+    active,
+  };
+
+  [[nodiscard]] bool spans_hosts() const;
+
+  [[nodiscard]] bool can_begin_early() const;
+
+  void cut(const std::vector<GradientSlot>& slots, const ModelOptions& options);
+
+  Worker* worker_;
+  PassExchange* exchange_;
+  ExchangePlace place_{};
+  bool begins_early_ = true;
+  bool is_forced_ = false;  // also where there is no core for the thread
+  State state_ = State::never;
+  std::uint64_t observed_step_ = 0;    // the first one that shows the order
+  std::vector<std::int64_t> order_;  // numbers of slots that are in a bucket
+  BucketSchedule schedule_{};
+  std::size_t num_handed_ = 0;  // buckets of the pass under way
+  StepClock aside_{};           // of the thread
+  std::unique_ptr<CommunicationThread> thread_;
 };
 
 }  // namespace detail
@@ -23182,20 +24557,6 @@ struct StepWindow {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/worker_pool.hpp
-// Gives a worker its pool of memory for tensors. Torch room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Lets the worker's thread take its tensors from memory that the other ranks see, if the backend has such.
-void bind_pool(Worker& worker);
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/torch/detail/gradients.hpp
 // Averages gradients over the global batch at the end of every backward pass. Torch room.
 
@@ -23217,8 +24578,8 @@ namespace detail {
 //
 // The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
 // end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
-// the gradients that anybody has used. With overlap, hooks hand each bucket of gradients that is complete to a thread
-// which exchanges them meanwhile, and the callback does the rest.
+// the gradients that anybody has used. With overlap, hooks hand over each bucket of gradients that is complete, which
+// is exchanged meanwhile, and the callback does the rest; on a device the gradients come first, see DeviceReduction.
 //
 // What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
 // all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
@@ -23259,6 +24620,10 @@ class GradientExchange {
   // there.
   [[nodiscard]] bool can_share_weights() const;
 
+  // Where gradients that were summed on the device lie, bucket after bucket, from the end of a pass on; nullptr where
+  // they are not.
+  [[nodiscard]] const GradientArena* arena() const noexcept;
+
   [[nodiscard]] NonFinite non_finite() const noexcept;
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
 
@@ -23266,7 +24631,10 @@ class GradientExchange {
   // the only one may get others when it is prepared again.
   void set_options(const ModelOptions& options);
 
-  // Tells the user, at the end of training, of steps that have left no trace.
+  // Tells the user, at the end of training, of steps that have left no trace, and of parameters that have learnt
+  // nothing.
+  void warn_at_end() const;
+
   void warn_of_skipped() const;
 
   // Ends what goes on beside the worker's own thread.
@@ -23296,13 +24664,6 @@ class GradientExchange {
     std::shared_ptr<GradientExchange> exchange_;
     bool is_inner_ = false;
     bool is_over_ = false;
-  };
-
-  // How far gradients are exchanged while a pass goes on.
-  enum class Overlapping : std::uint8_t {
-    undecided,  // until a step has shown in which order they come
-    never,
-    active,
   };
 
   // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
@@ -23346,17 +24707,8 @@ class GradientExchange {
 
   void note_arrival(GradientSlot& slot, std::size_t index, const at::Tensor& added);
 
-  // Lets the communication thread exchange what is complete. The last bucket is so when the pass is about to end, and
-  // is left to this thread.
-  void hand_over();
-
-  // Waits for what was handed over, and throws what has become of it.
-  void settle();
-
   void abandon_pass() noexcept;
 
-  // Lets nothing of a pass go on. If its exchange has begun and not ended, other ranks may be at this one's gradients,
-  // which are about to go: the group is given up.
   void forget_pass() noexcept;
 
   void end_pass();
@@ -23375,14 +24727,9 @@ class GradientExchange {
 
   void begin_exchange();
 
-  // One whole step tells in which order gradients come. That of rank 0 is everybody's from the next pass on.
-  void decide_on_overlap();
-
-  [[nodiscard]] bool allows_overlap() const;
-
-  [[nodiscard]] bool spans_hosts() const;
-
   [[nodiscard]] bool uses_host() const;
+
+  [[nodiscard]] ExchangePlace place() const;
 
   // Counts the pass.
   [[nodiscard]] PassHeader next_header();
@@ -23398,11 +24745,14 @@ class GradientExchange {
 
   Worker* worker_;
   PassExchange exchange_;
+  GradientOverlap overlap_;
   StepClock clock_{};
   ModelOptions options_{};
   StepWindow window_{};
   bool compares_weights_ = false;  // in the next pass, as a model was prepared
   bool has_weights_ = false;       // the accumulators have the hook that weights micro-batches
+  bool has_told_of_unused_ = false;
+  bool has_told_of_sparse_ = false;
   std::vector<GradientSlot> slots_;
   std::unordered_map<const void*, std::size_t> known_;  // slots_ by parameter, which they keep alive
   WatchedModels models_{};
@@ -23410,12 +24760,6 @@ class GradientExchange {
   RunningStatistics statistics_{};   // where the batch under way counts nothing
   RunningStatistics before_step_{};  // where the step may be left out
   std::weak_ptr<Pass> pass_;
-  Overlapping overlap_ = Overlapping::never;
-  std::uint64_t observed_step_ = 0;  // the first one that shows the order
-  BucketSchedule schedule_{};
-  std::size_t num_handed_ = 0;  // buckets of the pass under way that are the communication thread's
-  StepClock aside_{};           // of that thread
-  std::unique_ptr<CommunicationThread> thread_;
   std::mutex mutex_{};
 };
 
@@ -23493,6 +24837,110 @@ namespace detail {
 
 // Takes over weights that are no longer what the copy rounds to: they were loaded, or written to, which goes past it.
 void follow_weights(const at::Tensor& master, const at::Tensor& weights);
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/weight_refusals.hpp
+// What an optimizer that moves weights says of those that it cannot. Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Whether a parameter can lie among others, and be cut: it has numbers of a known type, without gaps.
+[[nodiscard]] bool is_cuttable(const at::Tensor& parameter);
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/device_shard.hpp
+// Weights on GPUs that each rank updates a part of, and that are gathered afterwards. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// A gradient as its parameter lies in memory; that itself if it does.
+[[nodiscard]] at::Tensor laid_as(const at::Tensor& parameter, const at::Tensor& gradient);
+
+// One optimizer's parameters on this rank's GPU, moved into blocks of memory, one after another. Each block is cut into
+// one part per rank, equally long, so that one all-gather in place gives all ranks what each has updated. Every rank
+// has all weights and all of each gradient; what is divided is the optimizer's state and its work.
+//
+// Where the backend has a line on the device, one block is gathered there while the next is updated, and the stream on
+// which the weights are used waits for all of them; the host does not.
+class DeviceShard {
+ public:
+  struct Block {
+    std::vector<at::Tensor> parameters{};
+    std::vector<std::shared_ptr<GradientPiece>> pieces{};  // of them
+    std::vector<const void*> places{};                     // where they are
+    at::Tensor weights{};                                  // of all, flat; what is between them is zero
+    at::Tensor own{};                                      // this rank's part
+    at::Tensor master{};                                   // the same in f32, where that is updated instead
+  };
+
+  // parameters: unique, of prepared models, shareable, on this rank's GPU. block_bytes: of weights, about.
+  // has_masters: those in half types have a copy in f32. All ranks call it with the same.
+  DeviceShard(Worker& worker, std::vector<at::Tensor> parameters, bool has_masters, std::size_t block_bytes);
+  DeviceShard(const DeviceShard&) = delete;
+  DeviceShard& operator=(const DeviceShard&) = delete;
+  ~DeviceShard() = default;  // the weights stay where they are, which they keep alive
+
+  [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
+
+  // Whether some gradients are divided, once taken.
+  [[nodiscard]] bool has_masters() const noexcept;
+
+  // Gives this rank's part of the gradients to the copies in f32 that have one.
+  void take_gradients() const;
+
+  // The gradient of a piece; undefined if there is none.
+  [[nodiscard]] static at::Tensor gradient_of(const at::Tensor& parameter, const GradientPiece& piece);
+
+  // Called before this rank's part of a block is updated. Throws: ConfigError if weights are no longer there, or what
+  // was taken holds the gradient of the step before.
+  void begin_update(const Block& block) const;
+  // Called when it has been: begins to give it to all ranks.
+  void end_update(const Block& block) const;
+
+  // Called when all blocks have been: what is put on the current stream from here on sees all weights.
+  void end_updates() const;
+
+ private:
+  static constexpr std::int64_t line = 64;  // elements, at which each parameter begins
+  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept;
+
+  [[nodiscard]] static at::Tensor part_of(const at::Tensor& parameter, const at::Tensor& gradient,
+                                          const GradientPiece& piece);
+
+  [[nodiscard]] Call call_on(const Block& block) const;
+  void gather(const Block& block) const;
+
+  void lay_out(Block& block, bool has_master) const;
+
+  static void make_masters(Block& block, std::int64_t first);
+
+  // Moves a parameter into a block, which it keeps alive, and yet gives it a storage of its own: whoever saves it
+  // writes no more than that.
+  static void move_to(const at::Tensor& block, std::int64_t place, at::Tensor& parameter);
+
+  Worker* worker_;
+  DeviceLine* line_;
+  std::vector<Block> blocks_;
+};
 
 }  // namespace detail
 
@@ -23742,6 +25190,492 @@ class OptimizerState {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/listed_update.hpp
+// The updates of LibTorch's optimizers for many tensors at once: a GPU needs a kernel for all, not some for each. Torch
+// room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_maximum.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/optim/optimizer.h>
+
+#if __has_include(<ATen/ops/_fused_adam.h>)
+#include <ATen/ops/_fused_adam.h>
+#endif
+#if __has_include(<ATen/ops/_fused_adamw.h>)
+#include <ATen/ops/_fused_adamw.h>
+#endif
+#if __has_include(<ATen/ops/_fused_sgd.h>)
+#include <ATen/ops/_fused_sgd.h>
+#endif
+#if __has_include(<ATen/ops/_fused_adagrad.h>)
+#include <ATen/ops/_fused_adagrad.h>
+#endif
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+using Tensors = std::vector<at::Tensor>;
+
+// A tensor that an optimizer updates, and the gradient for it, which lies in memory as it does.
+struct UpdatedTensor {
+  at::Tensor weights{};
+  at::Tensor gradient{};
+};
+
+// Such of one type, device and group, which are equally far.
+template <class ParamState>
+struct UpdateList {
+  std::int64_t stage = 0;
+  Tensors weights{};
+  Tensors gradients{};
+  std::vector<ParamState*> states{};
+
+  [[nodiscard]] bool fits(const at::Tensor& tensor, std::int64_t its_stage) const {
+    const at::Tensor& first = weights.front();
+    return stage == its_stage && first.scalar_type() == tensor.scalar_type() && first.device() == tensor.device();
+  }
+  // One field of all states.
+  template <class Field>
+  [[nodiscard]] Tensors fields(const Field& field) const {
+    Tensors all;
+    all.reserve(states.size());
+    for (ParamState* state : states) all.push_back(field(*state));
+    return all;
+  }
+  // The number of the step as fused kernels take it, one for each tensor.
+  [[nodiscard]] Tensors steps() const {
+    const auto options = at::TensorOptions{}.dtype(at::ScalarType::Float).device(weights.front().device());
+    return Tensors(weights.size(), at::full(at::IntArrayRef{}, static_cast<double>(stage), options));
+  }
+};
+
+// Whether this LibTorch has an operation of its own for tensors of such a device.
+[[nodiscard]] bool has_kernel(const char* name, const at::Tensor& like);
+
+// For each optimizer: keeps_state() says whether it has any; begin() makes what is missing of a tensor's, counts the
+// step and returns the stage, by which tensors are updated apart; fused() updates a list by one kernel, and returns
+// false where this LibTorch has none; by_lists() does it by the operations of X::step(), in their order, so that the
+// bits are those of LibTorch.
+template <class X>
+struct UpdateRule {};
+
+template <>
+struct UpdateRule<torch::optim::SGD> {
+  using Options = torch::optim::SGDOptions;
+  using List = UpdateList<torch::optim::SGDParamState>;
+
+  [[nodiscard]] static bool keeps_state(const Options& options) { return options.momentum() != 0; }
+  static std::int64_t begin(torch::optim::SGDParamState& state, const at::Tensor& /*weights*/, const Options& options) {
+    return options.momentum() != 0 && !state.momentum_buffer().defined() ? 1 : 0;
+  }
+
+  [[nodiscard]] static bool fused([[maybe_unused]] const List& list, [[maybe_unused]] const Options& o) {
+#if __has_include(<ATen/ops/_fused_sgd.h>)
+    if (!has_kernel("aten::_fused_sgd_", list.weights.front())) return false;
+    if (list.stage == 1) make_buffers(list, [](const at::Tensor& gradient) { return at::empty_like(gradient); });
+    at::_fused_sgd_(list.weights, list.gradients, o.momentum() == 0 ? Tensors{} : buffers(list), o.weight_decay(),
+                    o.momentum(), o.lr(), o.dampening(), o.nesterov(), /*maximize=*/false, list.stage == 1);
+    return true;
+#else
+    return false;
+#endif
+  }
+
+  static void by_lists(const List& list, const Options& o) {
+    Tensors gradients = list.gradients;
+    if (o.weight_decay() != 0) gradients = at::_foreach_add(gradients, list.weights, o.weight_decay());
+    if (o.momentum() != 0) {
+      if (list.stage == 1) {
+        List decayed = list;
+        decayed.gradients = gradients;
+        make_buffers(decayed, [](const at::Tensor& gradient) { return gradient.clone(); });
+      } else {
+        at::_foreach_mul_(buffers(list), o.momentum());
+        at::_foreach_add_(buffers(list), gradients, 1 - o.dampening());
+      }
+      gradients = o.nesterov() ? at::_foreach_add(gradients, buffers(list), o.momentum()) : buffers(list);
+    }
+    at::_foreach_add_(list.weights, gradients, -o.lr());
+  }
+
+ private:
+  [[nodiscard]] static Tensors buffers(const List& list) {
+    return list.fields([](auto& state) { return state.momentum_buffer(); });
+  }
+  template <class Make>
+  static void make_buffers(const List& list, const Make& make) {
+    for (std::size_t at = 0; at < list.states.size(); ++at) {
+      list.states[at]->momentum_buffer(make(list.gradients[at].detach()));
+    }
+  }
+};
+
+// Adam, and AdamW, which takes its decay from the weights themselves.
+template <class X>
+struct AdamRule {
+  using Options = typename OptimizerFields<X>::Options;
+  using ParamState = typename OptimizerFields<X>::ParamState;
+  using List = UpdateList<ParamState>;
+  static constexpr bool decays_weights = std::is_same_v<X, torch::optim::AdamW>;
+
+  [[nodiscard]] static bool keeps_state(const Options& /*options*/) { return true; }
+  static std::int64_t begin(ParamState& state, const at::Tensor& weights, const Options& options) {
+    if (!state.exp_avg().defined()) state.exp_avg(at::zeros_like(weights));
+    if (!state.exp_avg_sq().defined()) state.exp_avg_sq(at::zeros_like(weights));
+    if (options.amsgrad() && !state.max_exp_avg_sq().defined()) state.max_exp_avg_sq(at::zeros_like(weights));
+    state.step(state.step() + 1);
+    return state.step();
+  }
+
+  [[nodiscard]] static bool fused([[maybe_unused]] const List& list, [[maybe_unused]] const Options& o) {
+    [[maybe_unused]] const auto [beta1, beta2] = o.betas();
+    [[maybe_unused]] const Tensors maxima = o.amsgrad() ? maxima_of(list) : Tensors{};
+    if constexpr (decays_weights) {
+#if __has_include(<ATen/ops/_fused_adamw.h>)
+      if (!has_kernel("aten::_fused_adamw_", list.weights.front())) return false;
+      at::_fused_adamw_(list.weights, list.gradients, averages(list), squares(list), maxima, list.steps(), o.lr(),
+                        beta1, beta2, o.weight_decay(), o.eps(), o.amsgrad(), /*maximize=*/false);
+      return true;
+#endif
+    } else {
+#if __has_include(<ATen/ops/_fused_adam.h>)
+      if (!has_kernel("aten::_fused_adam_", list.weights.front())) return false;
+      at::_fused_adam_(list.weights, list.gradients, averages(list), squares(list), maxima, list.steps(), o.lr(), beta1,
+                       beta2, o.weight_decay(), o.eps(), o.amsgrad(), /*maximize=*/false);
+      return true;
+#endif
+    }
+    return false;
+  }
+
+  static void by_lists(const List& list, const Options& o) {
+    const auto [beta1, beta2] = o.betas();
+    const double correction1 = 1 - std::pow(beta1, static_cast<double>(list.stage));
+    const double correction2 = 1 - std::pow(beta2, static_cast<double>(list.stage));
+    Tensors gradients = list.gradients;
+    if (o.weight_decay() != 0 && decays_weights) at::_foreach_mul_(list.weights, 1 - o.lr() * o.weight_decay());
+    if (o.weight_decay() != 0 && !decays_weights) {
+      gradients = at::_foreach_add(gradients, list.weights, o.weight_decay());
+    }
+    at::_foreach_mul_(averages(list), beta1);
+    at::_foreach_add_(averages(list), gradients, 1 - beta1);
+    at::_foreach_mul_(squares(list), beta2);
+    at::_foreach_addcmul_(squares(list), gradients, gradients, 1 - beta2);
+    if (o.amsgrad()) at::_foreach_maximum_(maxima_of(list), squares(list));
+    const Tensors divisors = at::_foreach_sqrt(o.amsgrad() ? maxima_of(list) : squares(list));
+    at::_foreach_div_(divisors, std::sqrt(correction2));
+    at::_foreach_add_(divisors, o.eps());
+    at::_foreach_addcdiv_(list.weights, averages(list), divisors, -(o.lr() / correction1));
+  }
+
+ private:
+  [[nodiscard]] static Tensors averages(const List& list) {
+    return list.fields([](auto& state) { return state.exp_avg(); });
+  }
+  [[nodiscard]] static Tensors squares(const List& list) {
+    return list.fields([](auto& state) { return state.exp_avg_sq(); });
+  }
+  [[nodiscard]] static Tensors maxima_of(const List& list) {
+    return list.fields([](auto& state) { return state.max_exp_avg_sq(); });
+  }
+};
+template <>
+struct UpdateRule<torch::optim::Adam> : AdamRule<torch::optim::Adam> {};
+template <>
+struct UpdateRule<torch::optim::AdamW> : AdamRule<torch::optim::AdamW> {};
+
+template <>
+struct UpdateRule<torch::optim::Adagrad> {
+  using Options = torch::optim::AdagradOptions;
+  using List = UpdateList<torch::optim::AdagradParamState>;
+
+  [[nodiscard]] static bool keeps_state(const Options& /*options*/) { return true; }
+  static std::int64_t begin(torch::optim::AdagradParamState& state, const at::Tensor& weights, const Options& options) {
+    if (!state.sum().defined()) state.sum(at::full_like(weights, options.initial_accumulator_value()));
+    state.step(state.step() + 1);
+    return state.step();
+  }
+
+  [[nodiscard]] static bool fused([[maybe_unused]] const List& list, [[maybe_unused]] const Options& o) {
+#if __has_include(<ATen/ops/_fused_adagrad.h>)
+    if (!has_kernel("aten::_fused_adagrad_", list.weights.front())) return false;
+    at::_fused_adagrad_(list.weights, list.gradients, sums(list), list.steps(), o.lr(), o.lr_decay(), o.weight_decay(),
+                        o.eps(), /*maximize=*/false);
+    return true;
+#else
+    return false;
+#endif
+  }
+
+  static void by_lists(const List& list, const Options& o) {
+    Tensors gradients = list.gradients;
+    if (o.weight_decay() != 0) gradients = at::_foreach_add(gradients, list.weights, o.weight_decay());
+    at::_foreach_addcmul_(sums(list), gradients, gradients, 1.0);
+    const Tensors divisors = at::_foreach_sqrt(sums(list));
+    at::_foreach_add_(divisors, o.eps());
+    const double rate = o.lr() / (1 + static_cast<double>(list.stage - 1) * o.lr_decay());
+    at::_foreach_addcdiv_(list.weights, gradients, divisors, -rate);
+  }
+
+ private:
+  [[nodiscard]] static Tensors sums(const List& list) {
+    return list.fields([](auto& state) { return state.sum(); });
+  }
+};
+
+// LibTorch has no fused kernel for it.
+template <>
+struct UpdateRule<torch::optim::RMSprop> {
+  using Options = torch::optim::RMSpropOptions;
+  using List = UpdateList<torch::optim::RMSpropParamState>;
+
+  [[nodiscard]] static bool keeps_state(const Options& /*options*/) { return true; }
+  static std::int64_t begin(torch::optim::RMSpropParamState& state, const at::Tensor& weights, const Options& options) {
+    if (!state.square_avg().defined()) state.square_avg(at::zeros_like(weights));
+    if (options.momentum() > 0 && !state.momentum_buffer().defined()) state.momentum_buffer(at::zeros_like(weights));
+    if (options.centered() && !state.grad_avg().defined()) state.grad_avg(at::zeros_like(weights));
+    state.step(state.step() + 1);
+    return 0;
+  }
+
+  [[nodiscard]] static bool fused(const List& /*list*/, const Options& /*options*/) { return false; }
+
+  static void by_lists(const List& list, const Options& o) {
+    Tensors gradients = list.gradients;
+    if (o.weight_decay() != 0) gradients = at::_foreach_add(gradients, list.weights, o.weight_decay());
+    const Tensors squares = list.fields([](auto& state) { return state.square_avg(); });
+    at::_foreach_mul_(squares, o.alpha());
+    at::_foreach_addcmul_(squares, gradients, gradients, 1 - o.alpha());
+    Tensors divisors;
+    if (o.centered()) {
+      const Tensors averages = list.fields([](auto& state) { return state.grad_avg(); });
+      at::_foreach_mul_(averages, o.alpha());
+      at::_foreach_add_(averages, gradients, 1 - o.alpha());
+      divisors = at::_foreach_addcmul(squares, averages, averages, -1.0);
+      at::_foreach_sqrt_(divisors);
+    } else {
+      divisors = at::_foreach_sqrt(squares);
+    }
+    at::_foreach_add_(divisors, o.eps());
+    if (o.momentum() > 0) {
+      const Tensors buffers = list.fields([](auto& state) { return state.momentum_buffer(); });
+      at::_foreach_mul_(buffers, o.momentum());
+      at::_foreach_addcdiv_(buffers, gradients, divisors);
+      at::_foreach_add_(list.weights, buffers, -o.lr());
+    } else {
+      at::_foreach_addcdiv_(list.weights, gradients, divisors, -o.lr());
+    }
+  }
+};
+
+// Makes one update of some tensors of an optimizer, as its own step() would. may_fuse: by kernels that do all of it at
+// once, where LibTorch has them, and then to within rounding.
+template <ElementwiseOptimizer X>
+void update_listed(X& optimizer, const torch::optim::OptimizerOptions& any_options,
+                   const std::vector<UpdatedTensor>& tensors, bool may_fuse = true) {
+  using Rule = UpdateRule<X>;
+  using ParamState = typename OptimizerFields<X>::ParamState;
+  const auto& options = static_cast<const typename Rule::Options&>(any_options);
+  std::vector<typename Rule::List> lists;
+  auto& map = optimizer.state();
+  ParamState none;
+  const auto state_of = [&](const at::Tensor& weights) -> ParamState& {
+    if (!Rule::keeps_state(options)) return none;
+    auto& entry = map[state_key<std::decay_t<decltype(map)>>(weights)];
+    if (!entry) entry = std::make_unique<ParamState>();
+    return static_cast<ParamState&>(*entry);
+  };
+  for (const UpdatedTensor& one : tensors) {
+    ParamState& state = state_of(one.weights);
+    const std::int64_t stage = Rule::begin(state, one.weights, options);
+    auto fitting = lists.begin();
+    while (fitting != lists.end() && !fitting->fits(one.weights, stage)) ++fitting;
+    if (fitting == lists.end()) fitting = lists.insert(lists.end(), typename Rule::List{.stage = stage});
+    fitting->weights.push_back(one.weights);
+    fitting->gradients.push_back(one.gradient);
+    fitting->states.push_back(&state);
+  }
+  for (const auto& list : lists) {
+    if (!may_fuse || !Rule::fused(list, options)) Rule::by_lists(list, options);
+  }
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/device_optimizer.hpp
+// Updates weights on this rank's GPU: its part of them, in few kernels. Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Divides what of an optimizer's parameters is on a GPU among the ranks, and makes X's updates of it. Made before X is,
+// which is to have the pieces; see OptimizedTensor.
+template <ElementwiseOptimizer X>
+class DeviceOptimizer {
+ public:
+  // groups: unique parameters, which know whether they are to have copies in f32. All ranks call it with the same.
+  DeviceOptimizer(Worker& worker, const OptimizedGroups& groups, std::size_t block_bytes) : block_bytes_(block_bytes) {
+    Tensors cut;
+    bool has_masters = false;
+    for (const auto& group : groups) {
+      for (const OptimizedTensor& one : group) {
+        has_masters = has_masters || one.has_master;
+        if (lies_in_block(worker, one)) cut.push_back(one.whole);
+      }
+    }
+    if (!cut.empty()) shard_.emplace(worker, std::move(cut), has_masters, block_bytes);
+    is_divided_ = shard_.has_value() && worker.world_size() > 1;
+  }
+
+  // Whether it is worth one: some parameters are on a GPU.
+  [[nodiscard]] static bool is_for(const OptimizedGroups& groups) {
+    return std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+      return std::any_of(group.begin(), group.end(), [](const auto& one) { return one.whole.is_cuda(); });
+    });
+  }
+
+  // Plans the updates, when the groups know their pieces and copies.
+  void plan(const OptimizedGroups& groups) {
+    std::unordered_set<const void*> in_blocks;
+    if (shard_) {
+      for (const auto& block : shard_->blocks()) {
+        const std::unordered_set<const void*> members = addresses_of(block.parameters);
+        block_parts_.push_back(parts_of(groups, [&members](const OptimizedTensor& one) {
+          return members.contains(one.whole.unsafeGetTensorImpl());
+        }));
+        in_blocks.insert(members.begin(), members.end());
+      }
+    }
+    whole_parts_ = parts_of(groups, [&in_blocks](const OptimizedTensor& one) {
+      return is_listable(one.whole) && !in_blocks.contains(one.whole.unsafeGetTensorImpl());
+    });
+    for (const auto& group : groups) {
+      for (const OptimizedTensor& one : group) has_others_ = has_others_ || !is_listable(one.whole);
+    }
+  }
+
+  // Whether each rank updates a part of the weights.
+  [[nodiscard]] bool is_divided() const noexcept { return is_divided_; }
+  // Whether some gradients are so, once taken.
+  [[nodiscard]] bool divides_gradients() const noexcept { return is_divided_ && shard_->has_masters(); }
+
+  // Gives the gradients of weights that have a copy in f32 to that.
+  void take_gradients() const {
+    if (shard_) shard_->take_gradients();
+  }
+
+  // Makes one update of all that has a gradient.
+  void update(X& optimizer) const {
+    if (shard_) {
+      for (const auto& block : shard_->blocks()) shard_->begin_update(block);
+    }
+    if (has_others_) update_others(optimizer);
+    for (const Part& part : whole_parts_) update(optimizer, part);
+    for (std::size_t at = 0; at < block_parts_.size(); ++at) {
+      for (const Part& part : block_parts_[at]) update(optimizer, part);
+      shard_->end_update(shard_->blocks()[at]);
+    }
+    if (shard_) shard_->end_updates();
+  }
+
+ private:
+  // What is updated together: tensors of one group.
+  struct Part {
+    std::size_t group = 0;
+    std::vector<OptimizedTensor> tensors{};
+  };
+
+  // Where the ranks exchange by the memory of their GPUs.
+  [[nodiscard]] static bool lies_in_block(const Worker& worker, const OptimizedTensor& one) {
+    return worker.device().kind == DeviceKind::cuda && one.whole.is_cuda() && one.whole.requires_grad() &&
+           is_cuttable(one.whole) && (worker.world_size() > 1 || one.has_master);
+  }
+  [[nodiscard]] static bool is_listable(const at::Tensor& tensor) { return tensor.is_cuda() && is_cuttable(tensor); }
+
+  [[nodiscard]] static std::unordered_set<const void*> addresses_of(const Tensors& tensors) {
+    std::unordered_set<const void*> addresses;
+    for (const at::Tensor& tensor : tensors) addresses.insert(tensor.unsafeGetTensorImpl());
+    return addresses;
+  }
+
+  // Of those of a group that belong, as many together as a block has: what lies between two kernels takes memory, too.
+  template <class Belongs>
+  [[nodiscard]] std::vector<Part> parts_of(const OptimizedGroups& groups, const Belongs& belongs) const {
+    std::vector<Part> parts;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      std::size_t bytes = block_bytes_;
+      for (const OptimizedTensor& one : groups[group]) {
+        if (!belongs(one) || !one.own().defined()) continue;
+        if (bytes >= block_bytes_) {
+          parts.push_back({.group = group});
+          bytes = 0;
+        }
+        parts.back().tensors.push_back(one);
+        bytes += one.own().nbytes();
+      }
+    }
+    return parts;
+  }
+
+  static void update(X& optimizer, const Part& part) {
+    std::vector<UpdatedTensor> tensors;
+    for (const OptimizedTensor& one : part.tensors) {
+      at::Tensor gradient = gradient_of(one);
+      if (gradient.defined()) tensors.push_back({.weights = one.own(), .gradient = std::move(gradient)});
+    }
+    if (!tensors.empty()) update_listed(optimizer, optimizer.param_groups()[part.group].options(), tensors);
+  }
+
+  [[nodiscard]] static at::Tensor gradient_of(const OptimizedTensor& one) {
+    if (one.piece) return DeviceShard::gradient_of(one.whole, *one.piece);
+    const at::Tensor& gradient = one.own().grad();
+    return gradient.defined() ? laid_as(one.own(), gradient) : at::Tensor{};
+  }
+
+  // Lets X update what is in no part: complex weights, and those on the CPU.
+  void update_others(X& optimizer) const {
+    std::vector<std::pair<at::Tensor, at::Tensor>> hidden;
+    const auto hide = [&hidden](const Part& part) {
+      for (const OptimizedTensor& one : part.tensors) {
+        hidden.emplace_back(one.own(), one.own().grad());
+        one.own().mutable_grad().reset();
+      }
+    };
+    for (const Part& part : whole_parts_) hide(part);
+    for (const auto& parts : block_parts_) std::for_each(parts.begin(), parts.end(), hide);
+    optimizer.step();
+    for (const auto& [tensor, gradient] : hidden) tensor.mutable_grad() = gradient;
+  }
+
+  std::size_t block_bytes_;
+  std::optional<DeviceShard> shard_{};
+  bool is_divided_ = false;
+  std::vector<std::vector<Part>> block_parts_{};  // by block
+  std::vector<Part> whole_parts_{};               // what every rank updates by itself
+  bool has_others_ = false;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/shared_weights.hpp
 // Keeps the weights of a model once for all ranks of the host, and cuts them into one piece per rank. Torch room.
 
@@ -23772,10 +25706,6 @@ class SharedWeights {
 
   [[nodiscard]] static bool shareable(const at::Tensor& parameter);
 
-  // By parameter; of some this rank has no part.
-  [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
-  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
-
   // Whether another host has the same weights and pieces, and tells of them.
   [[nodiscard]] bool is_copy() const noexcept;
 
@@ -23787,14 +25717,6 @@ class SharedWeights {
   static constexpr const char* no_room =
       "prepare_optimizer: there is no room left in the memory that the ranks share, which is as large as what was left "
       "when they started: give the job more (memory.max, ulimit -v)";
-
-  void refuse_other_owners() const;
-
-  [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const;
-
-  [[noreturn]] void refuse_mixed(const at::Tensor& parameter) const;
-
-  [[nodiscard]] std::string name_of(const at::Tensor& parameter) const;
 
   void send_to_hosts();
 
@@ -23919,7 +25841,8 @@ void seed_apart(Worker& worker);
 ///
 /// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
 /// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
-/// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
+/// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense. Of what
+/// was used on some ranks alone, or in no step, and of sparse gradients Result::warnings() tell once.
 /// Not averaged: what torch::autograd::grad() returns, buffers unless ModelOptions::buffers says so, and what
 /// a model has not registered (replica_difference() finds that). torch's
 /// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,
@@ -23965,10 +25888,12 @@ template <class Source>
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/prepare_optimizer.hpp
-// Optimizers whose work and state are divided among the ranks of each host. Torch room.
+// Optimizers whose work and state are divided among the ranks of each host, or among all GPUs. Torch room.
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/optimizer.h>
 
@@ -23981,16 +25906,21 @@ struct PreparedOptimizerOptions {
   /// optimizer in f32, as the sum of the ranks. The copies are divided among the ranks as the optimizer's state is, and
   /// saved with it. Weights in other types are updated as they are.
   bool master_weights = false;
+  /// On GPUs: bytes of weights, about, that are updated by the same kernels and gathered from the ranks by one
+  /// collective. Equal on all ranks.
+  std::size_t block_bytes = std::size_t{32} << 20U;
 };
 
 /// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks of a host share memory the weights
 /// exist once for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after
 /// backward() the .grad of these parameters is undefined, since no rank has all of the mean. Several hosts, of equally
-/// many ranks, have one copy each, with the optimizer's state once per host. Elsewhere it is the optimizer that it is
-/// made of.
+/// many ranks, have one copy each, with the optimizer's state once per host. Where the ranks have GPUs and Nccl, each
+/// GPU has all weights and gradients, as with any optimizer, but only its part of the optimizer's state: it updates
+/// that part, and then the weights are gathered. Elsewhere it is the optimizer that it is made of.
 ///
-/// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
-/// must write them does so on the first rank of each host, between two barriers.
+/// Every rank calls the same functions in the same order. Between two calls weights that ranks share are only to be
+/// read; whoever must write them does so on the first rank of each host, between two barriers. Those on GPUs are
+/// written on all ranks alike.
 template <detail::ElementwiseOptimizer X>
 class PreparedOptimizer {
  public:
@@ -24011,8 +25941,11 @@ class PreparedOptimizer {
         shared.push_back(parameter);
       }
     }
-    compare_with_other_ranks(groups, defaults);  // whose pieces must be of the same weights
+    compare_with_other_ranks(groups, defaults, options.block_bytes);  // whose pieces must be of the same weights
     if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
+    if (detail::DeviceOptimizer<X>::is_for(parameters_)) {
+      device_ = std::make_unique<detail::DeviceOptimizer<X>>(worker, parameters_, options.block_bytes);
+    }
     std::vector<torch::optim::OptimizerParamGroup> own;
     for (std::size_t index = 0; index < groups.size(); ++index) {
       auto tensors = own_tensors(parameters_[index]);
@@ -24021,6 +25954,7 @@ class PreparedOptimizer {
                         : torch::optim::OptimizerParamGroup(std::move(tensors)));
     }
     inner_ = std::make_unique<X>(std::move(own), defaults);
+    if (device_ != nullptr) device_->plan(parameters_);
   }
 
   /// Makes all gradients undefined: also where LibTorch would fill them with zeros, which still move momentum.
@@ -24028,9 +25962,9 @@ class PreparedOptimizer {
     for (auto& group : inner_->param_groups()) {
       for (at::Tensor& tensor : group.params()) tensor.mutable_grad().reset();
     }
-    for (const auto& [weights, master] : masters_) weights.mutable_grad().reset();
-    if (shared_ == nullptr) return;
-    for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) one.whole.mutable_grad().reset();
+    }
   }
 
   /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
@@ -24068,16 +26002,23 @@ class PreparedOptimizer {
     const at::NoGradGuard no_grad;
     take_gradients();
     double square = 0;
-    const auto add = [&square](const at::Tensor& gradient) {
+    std::vector<at::Tensor> norms;  // on the GPU, which is waited for once
+    const auto add = [&](const at::Tensor& gradient) {
       // In the type of a half tensor the norm itself would overflow.
       const at::Tensor numbers = detail::as_real(gradient);
-      const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
-      square += norm * norm;
+      const at::Tensor norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type()));
+      if (norm.is_cuda()) {
+        norms.push_back(norm.to(at::ScalarType::Double));
+      } else {
+        square += norm.template item<double>() * norm.template item<double>();
+      }
     };
     // Of pieces that several hosts have alike, those of the first host count.
-    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](const at::Tensor& piece) { add(piece.grad()); });
-    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](const at::Tensor& whole) { add(whole.grad()); });
-    if (shared_ != nullptr) {
+    if (shared_ == nullptr || !shared_->is_copy()) for_each_piece([&](const at::Tensor& piece) { add(piece.grad()); });
+    const bool is_divided = shared_ != nullptr || (device_ != nullptr && device_->divides_gradients());
+    if (!is_divided || worker_->rank() == 0) for_each_whole([&](const at::Tensor& whole) { add(whole.grad()); });
+    if (!norms.empty()) square += at::stack(norms).square().sum().template item<double>();
+    if (is_divided) {
       square = sum_of_squares(square, max_norm);
     } else {
       worker_->extension<detail::UpdateDigest>().add_clipping(max_norm);
@@ -24094,9 +26035,11 @@ class PreparedOptimizer {
     check_complete("scale_gradients_()");
     const at::NoGradGuard no_grad;
     take_gradients();
-    const auto scale = [factor](const at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
-    for_each_piece(scale);
-    for_each_whole(scale);
+    std::vector<at::Tensor> gradients;
+    const auto add = [&gradients](const at::Tensor& tensor) { gradients.push_back(tensor.grad()); };
+    for_each_piece(add);
+    for_each_whole(add);
+    if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
   }
 
   /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
@@ -24108,9 +26051,10 @@ class PreparedOptimizer {
     std::vector<at::Tensor> gradients;
     for (const auto& group : parameters_) {
       for (const detail::OptimizedTensor& one : group) {
+        const bool is_whole = !one.piece || (one.piece->has_whole_weights && one.whole.grad().defined());
         const bool is_taken = !one.piece && one.has_master && !one.whole.grad().defined();
-        gradients.push_back(one.piece ? full_gradient(one.whole, *one.piece)
-                                      : (is_taken ? one.master : one.whole).grad());
+        gradients.push_back(is_whole ? (is_taken ? one.master : one.whole).grad()
+                                     : full_gradient(one.whole, *one.piece));
       }
     }
     return gradients;
@@ -24130,8 +26074,10 @@ class PreparedOptimizer {
   /// other parameters or is another one; nothing is changed then.
   void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
 
-  /// Whether the ranks of a host share the weights, and each updates its piece.
-  [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
+  /// Whether each rank updates its piece of the weights, which the ranks of a host share, or which all have.
+  [[nodiscard]] bool is_sharded() const noexcept {
+    return shared_ != nullptr || (device_ != nullptr && device_->is_divided());
+  }
 
  private:
   void check(const at::Tensor& parameter) const {
@@ -24173,7 +26119,8 @@ class PreparedOptimizer {
   }
 
   void compare_with_other_ranks(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                                const typename detail::OptimizerFields<X>::Options& defaults) const {
+                                const typename detail::OptimizerFields<X>::Options& defaults,
+                                std::size_t block_bytes) const {
     if (worker_->world_size() == 1) return;
     std::string mine;
     for (std::size_t group = 0; group < parameters_.size(); ++group) {
@@ -24186,7 +26133,8 @@ class PreparedOptimizer {
     detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
     detail::UpdateSettings settings = detail::UpdateSettings::of_none<X>();
     for (const auto& group : groups) settings.add<X>(group.has_options() ? group.options() : defaults);
-    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, settings.text());
+    const std::string text = settings.text() + detail::compose("block_bytes: {}\n", block_bytes);
+    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, text);
     const std::string difference = detail::difference_of_settings(texts);
     if (difference.empty()) return;
     throw ConfigError{detail::compose(
@@ -24212,7 +26160,9 @@ class PreparedOptimizer {
     std::vector<at::Tensor> tensors;
     for (detail::OptimizedTensor& parameter : parameters) {
       parameter.piece = detail::gradient_exchange_of(*worker_)->find(parameter.whole)->piece.lock();
-      if (parameter.has_master && parameter.own().defined()) {
+      if (parameter.piece) pieces_.push_back(parameter.piece);
+      const bool has_flat_master = parameter.piece && parameter.piece->master.defined();
+      if (parameter.has_master && !has_flat_master && parameter.own().defined()) {
         const at::Tensor& weights = parameter.own();
         at::Tensor master = weights.detach().to(at::ScalarType::Float);
         masters_.emplace_back(weights, master);
@@ -24222,11 +26172,15 @@ class PreparedOptimizer {
       tensors.push_back(parameter.own());
       if (!parameter.piece) whole_.push_back(parameter.own());
     }
+    for (const detail::OptimizedTensor& one : parameters) {
+      if (one.piece && one.piece->has_whole_weights && !one.has_master) whole_.push_back(one.whole);
+    }
     return tensors;
   }
 
-  // Gives the gradients of weights that every rank has whole to their copies in f32.
+  // Gives the gradients of weights that every rank has whole to their copies in f32, or to its parts of them.
   void take_gradients() const {
+    if (device_ != nullptr) device_->take_gradients();
     for (const auto& [weights, master] : masters_) {
       at::Tensor& gradient = weights.mutable_grad();
       if (!gradient.defined()) continue;
@@ -24240,15 +26194,18 @@ class PreparedOptimizer {
     const at::NoGradGuard no_grad;
     take_gradients();
     for (const auto& [weights, master] : masters_) detail::follow_weights(master, weights);
-    inner_->step();
+    if (device_ != nullptr) {
+      device_->update(*inner_);
+    } else {
+      inner_->step();
+    }
     for (const auto& [weights, master] : masters_) weights.copy_(master);
     detail::forget_casts();
   }
 
   template <class Visit>
   void for_each_piece(const Visit& visit) {
-    if (shared_ == nullptr) return;
-    for (const auto& piece : shared_->pieces()) {
+    for (const auto& piece : pieces_) {
       if (!piece->is_empty() && piece->updated().grad().defined()) visit(piece->updated());
     }
   }
@@ -24261,8 +26218,10 @@ class PreparedOptimizer {
 
   Worker* worker_;
   detail::OptimizedGroups parameters_;
-  std::vector<at::Tensor> whole_{};  // what every rank updates by itself
+  std::vector<at::Tensor> whole_{};  // of which this rank has all of the gradient
+  std::vector<std::shared_ptr<detail::GradientPiece>> pieces_{};
   std::unique_ptr<detail::SharedWeights> shared_{};
+  std::unique_ptr<detail::DeviceOptimizer<X>> device_{};  // where some weights are on a GPU
   std::unique_ptr<X> inner_{};
   std::vector<std::pair<at::Tensor, at::Tensor>> masters_{};  // weights and their copies in f32
 };
@@ -24459,7 +26418,8 @@ struct LoaderOptions {
   /// Makes data and target of the samples. By default data are the columns of numbers: one alone in its own dtype and
   /// shape, several side by side as f32 of shape (samples, numbers of all of them); undefined if there is none. Columns
   /// of texts are left out, see Batch::columns(). target is the label's column in its own dtype. Both are made by a
-  /// thread that reads ahead. A function given here is called by the loop's own thread, batch after batch.
+  /// thread that reads ahead. A function given here is called by the loop's own thread, batch after batch;
+  /// the first dimension of its data, if there is any, counts the samples.
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
   /// What samples end with that are shorter than the longest of their batch.
   double padding = 0;
@@ -24473,7 +26433,8 @@ struct LoaderOptions {
   std::size_t threads = 2;
   /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
   std::size_t prefetch = 0;
-  /// Bytes that all samples under way, and tensors made of them, may take for each worker; see EpochOptions.
+  /// Bytes that all samples under way, and tensors made of them, may take for each worker; see EpochOptions. As many
+  /// again may be on their way to a GPU, in pinned memory.
   std::size_t bound_bytes = std::size_t{256} << 20U;
 
   // The following is for all loaders.
@@ -24509,6 +26470,7 @@ struct LoadedPart {
   at::Tensor data{};
   at::Tensor target{};
   std::shared_ptr<const BatchColumns> columns{};
+  bool is_pinned = false;   // data and target are in pinned memory that nobody else has
   std::size_t samples = 0;  // that count
   bool completes_batch = true;
   EpochPosition after{};  // what has been consumed when this batch has; before its last part, what had been before it
@@ -24528,6 +26490,8 @@ class BatchSource {
   [[nodiscard]] virtual std::optional<LoadedPart> next(const Deadline& deadline) = 0;
   // Whether other threads or processes may keep it waiting: to look at the clock takes time.
   [[nodiscard]] virtual bool waits_for_others() const noexcept = 0;
+  // Whether the next part has been read ahead, so that next() gives it at once and calls no function of the user's.
+  [[nodiscard]] virtual bool is_ready() = 0;
   // Lets go of what open() has begun.
   virtual void close() noexcept = 0;
 };
@@ -24551,6 +26515,7 @@ class IndexedBatches final : public BatchSource {
 
   void close() noexcept override {}
   [[nodiscard]] bool waits_for_others() const noexcept override { return false; }
+  [[nodiscard]] bool is_ready() override { return false; }
 
  private:
   // Goes on to the next batch. False at the end of the epoch.
@@ -24609,6 +26574,10 @@ struct LoaderState {
 
   // Goes on to this worker's part of the next batch; batch is empty after the last one.
   void advance();
+
+  // A loop over nothing would look like one that has been done. What is consumed is alike on all ranks, but of parts of
+  // their own, of which one may have no sample to evaluate.
+  void refuse_empty_epoch() const;
 
   // Makes the next begin() start there.
   void set_place(EpochPosition place);
@@ -24705,7 +26674,8 @@ class Loader {
 
   explicit Loader(detail::LoaderState state);
 
-  /// Starts the next epoch, also where the last one was left half way.
+  /// Starts the next epoch, also where the last one was left half way. Throws, as ++ does: what reading throws;
+  /// ConfigError at the end of an epoch without any sample.
   [[nodiscard]] Iterator begin();
   [[nodiscard]] static std::default_sentinel_t end() noexcept;
 
@@ -24780,6 +26750,131 @@ requires detail::CountsSamples<const detail::SizeOfBatch, detail::ValueOf<Batche
 [[nodiscard]] auto lockstep(Worker& worker, Batches&& batches) {
   return lockstep(worker, std::forward<Batches>(batches), detail::SizeOfBatch{});
 }
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/metrics.hpp
+// How metrics take what a model has made of a batch: accuracy.add(net(batch.data), batch). Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+template <class T>
+[[nodiscard]] std::span<const T> elements_of(const at::Tensor& tensor) noexcept {
+  return {tensor.template data_ptr<T>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+// Of a metric that takes tensors, for its messages.
+class BatchView {
+ public:
+  BatchView(std::string_view metric, const at::Tensor& outputs, const Batch& batch);
+
+  // Whether there is anything to add: a stand-in is another worker's sample, which that one counts.
+  [[nodiscard]] bool has_samples() const noexcept { return batch_.size() > 0; }
+
+  // The target, as whole numbers on the CPU, one after another.
+  [[nodiscard]] at::Tensor labels() const;
+  // The scores of all classes for each label, whose dimension is the last one.
+  [[nodiscard]] at::Tensor class_scores() const;
+  // One number for each label; a last dimension of one is left out.
+  [[nodiscard]] at::Tensor one_each(std::string_view what) const;
+  [[nodiscard]] bool has_classes() const;
+  // A loss, which is a mean over the batch.
+  [[nodiscard]] double loss() const;
+
+ private:
+  [[noreturn]] void refuse(std::string_view why) const;
+
+  std::string_view metric_;
+  const at::Tensor& outputs_;
+  const Batch& batch_;
+};
+
+// Calls add with the scores as they are, or as float where they are of a type that LibTorch alone has.
+template <class Add>
+void with_scores(const at::Tensor& scores, const Add& add) {
+  const bool is_double = scores.scalar_type() == at::kDouble;
+  const at::Tensor here = scores.to(at::kCPU, is_double ? at::kDouble : at::kFloat).contiguous();
+  is_double ? add(elements_of<double>(here)) : add(elements_of<float>(here));
+}
+
+}  // namespace detail
+
+/// accuracy.add(net(batch.data), batch). Shapes: scores (those of the target, classes), target (samples, ...).
+/// Throws: ConfigError for other shapes; DataError as Accuracy::add().
+template <>
+struct BatchAccess<Accuracy, at::Tensor, Batch> {
+  static void add(Accuracy& metric, const at::Tensor& scores, const Batch& batch) {
+    const detail::BatchView view{"Accuracy", scores, batch};
+    if (!view.has_samples()) return;
+    const at::Tensor labels = view.labels();
+    detail::with_scores(view.class_scores(),
+                        [&](auto all) { metric.add(all, detail::elements_of<std::int64_t>(labels)); });
+  }
+};
+
+/// auc.add(torch::sigmoid(net(batch.data)), batch). Shapes: scores those of the target, or with a dimension of one
+/// behind them. Throws: ConfigError for other shapes; DataError as Auc::add().
+template <>
+struct BatchAccess<Auc, at::Tensor, Batch> {
+  static void add(Auc& metric, const at::Tensor& scores, const Batch& batch) {
+    const detail::BatchView view{"Auc", scores, batch};
+    if (!view.has_samples()) return;
+    const at::Tensor labels = view.labels();
+    detail::with_scores(view.one_each("one score"),
+                        [&](auto all) { metric.add(all, detail::elements_of<std::int64_t>(labels)); });
+  }
+};
+
+/// matrix.add(net(batch.data), batch), of which the best class counts, or matrix.add(predictions, batch). Shapes:
+/// floating-point scores (those of the target, classes), or whole numbers of the target's shape.
+/// Throws: ConfigError for other shapes; DataError as ConfusionMatrix::add().
+template <>
+struct BatchAccess<ConfusionMatrix, at::Tensor, Batch> {
+  static void add(ConfusionMatrix& metric, const at::Tensor& outputs, const Batch& batch) {
+    const detail::BatchView view{"ConfusionMatrix", outputs, batch};
+    if (!view.has_samples()) return;
+    const at::Tensor labels = view.labels();
+    const at::Tensor found = view.has_classes() ? view.class_scores().argmax(-1) : view.one_each("one predicted class");
+    const at::Tensor predictions = found.to(at::kCPU, at::kLong).reshape({-1}).contiguous();
+    metric.add(detail::elements_of<std::int64_t>(predictions), detail::elements_of<std::int64_t>(labels));
+  }
+};
+
+/// perplexity.add(loss, batch): a mean cross entropy over those labels of the batch that are not ignored_label.
+/// Throws: ConfigError if the loss is no single number.
+template <>
+struct BatchAccess<Perplexity, at::Tensor, Batch> {
+  static void add(Perplexity& metric, const at::Tensor& loss, const Batch& batch) {
+    const detail::BatchView view{"Perplexity", loss, batch};
+    if (!view.has_samples()) return;
+    const auto tokens = view.labels().ne(ignored_label).sum().item<std::int64_t>();
+    metric.add(view.loss(), static_cast<std::uint64_t>(tokens));
+  }
+};
+
+/// mean.add(loss, batch): a mean over the batch's samples. Throws: ConfigError if it is no single number.
+template <>
+struct BatchAccess<Mean, at::Tensor, Batch> {
+  static void add(Mean& metric, const at::Tensor& mean, const Batch& batch) {
+    const detail::BatchView view{"Mean", mean, batch};
+    if (view.has_samples()) metric.add(view.loss(), static_cast<double>(batch.size()));
+  }
+};
+
+/// A target alone does not say whether it is a stand-in's.
+template <class M>
+struct BatchAccess<M, at::Tensor, at::Tensor> {
+  static void add(M& /*metric*/, const at::Tensor& /*outputs*/, const at::Tensor& /*target*/) {
+    static_assert(!std::is_same_v<M, M>,
+                  "give a metric the batch and not its target, add(outputs, batch), so that samples of other workers, "
+                  "given to keep this one in step, do not count; of tensors that no loader gave make a batch: "
+                  "railyard::Batch{data, target, number of samples}");
+  }
+};
 
 }  // namespace railyard::inline v0_1
 
@@ -24901,6 +26996,11 @@ struct PowerSgdHook {
 };
 
 }  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/gpu_batches.hpp
+// Gives a loader its batches on a GPU. Torch room.
+
+#include <ATen/core/Tensor.h>
 
 // ---- railyard/torch/prepare_loader.hpp
 // Makes a loader from a dataset, a pair of tensors or a LibTorch dataset. Torch room.
@@ -25042,10 +27142,11 @@ template <class D>
 [[nodiscard]] Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options);
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
-/// its size(); with or without .map(Stack<>()). The loop reads it by itself. Throws: ConfigError if size() is empty, or
-/// if the options set what is for loaders of a railyard::Dataset; in the loop, what the dataset throws, with the
-/// samples that it was asked for: a DataError, unless that was another Error. Example: ry::prepare_loader(worker,
-/// MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+/// its size(); with or without .map(Stack<>()). Samples of a type of the user's are collated by .map() of a
+/// torch::data::transforms::Collation<torch::data::Example<>, std::vector<Type>>. The loop reads it by itself. Throws:
+/// ConfigError if size() is empty, or if the options set what is for loaders of a railyard::Dataset; in the loop, what
+/// the dataset throws, with the samples that it was asked for: a DataError, unless that was another Error. Example:
+/// ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
 template <class D>
 [[nodiscard]] Loader prepare_loader(Worker& worker, D dataset, const LoaderOptions& options) {
   static_assert(
@@ -25057,7 +27158,9 @@ template <class D>
     static_assert(
         detail::is_loadable<detail::BatchOf<D>>,
         "prepare_loader(worker, dataset, options): the dataset must yield torch::data::Example<> or TensorExample, "
-        "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>().");
+        "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>(), or, where samples are "
+        "of a "
+        "type of your own, with a torch::data::transforms::Collation of yours that makes Example<> of them.");
     if constexpr (detail::is_loadable<detail::BatchOf<D>>) {
       detail::check_options_without_dataset(
           worker, options, "a LibTorch dataset",
@@ -25556,7 +27659,7 @@ namespace railyard::inline v0_1 {
 
 /// Returns where this worker's time has gone since its first exchange of gradients, or since the last call. Where the
 /// ranks share memory, waiting is told from moving data; elsewhere both are `communication`.
-/// Cost: none worth naming; measuring takes five looks at the clock per step.
+/// Cost: none worth naming; measuring takes a dozen looks at the clock per step, about half a microsecond.
 /// Example: worker.report({{"loss", loss}, {"wait_share", ry::step_times(worker).share_of_wait()}});
 [[nodiscard]] StepTimes step_times(Worker& worker);
 

@@ -101,6 +101,21 @@ TEST_CASE("FAULTS F1: a file of a checkpoint that was cut short is found when it
   }
 }
 
+TEST_CASE(
+    "Checkpoint: a file that is cut short after it was opened gives an error that names it, no signal (TRAPS 42)") {
+  const Victim victim;
+  const auto checkpoint = ry::Checkpoint::open(victim.path);
+  const auto net = checkpoint.load("net", 0);
+  REQUIRE(net);
+  const auto& tensor = *net->find_tensor("weight");
+  fs::resize_file(victim.path / "net.safetensors", 8);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.count()) * ry::size_of(tensor.dtype));
+  CHECK_THROWS_WITH(
+      tensor.read(0, tensor.count(), bytes.data()),
+      ContainsSubstring((victim.path / "net.safetensors").string() + ": ") && ContainsSubstring("in the middle of"));
+  CHECK_THROWS_AS(checkpoint.verify(), ry::DataError);
+}
+
 TEST_CASE("Checkpoint: any bit that has changed in any file is found, and the file named") {
   const Victim victim;
   for (const auto& name : victim.files()) {

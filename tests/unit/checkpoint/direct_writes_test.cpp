@@ -5,6 +5,7 @@
 #include "unit/checkpoint/support.hpp"
 
 #include "support/catch.hpp"
+#include "support/failing_files.hpp"
 #include "support/file_content.hpp"
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <fcntl.h>
@@ -64,6 +66,37 @@ class DirectFiles final : public ry::detail::Files {
 
  private:
   bool is_direct_ = false;
+};
+
+// Ends a test in which the same is tried again and again.
+class PatientlyFailingFiles final : public FailingFiles {
+ public:
+  using FailingFiles::FailingFiles;
+  ssize_t write(int fd, const std::byte* from, std::size_t size) override {
+    REQUIRE(num_calls() < 1000);
+    return FailingFiles::write(fd, from, size);
+  }
+};
+
+// Writes nothing, and counts what would be on its way to the disk, and what of it may still be in memory alone.
+class PacedFiles final : public ry::detail::Files {
+ public:
+  std::size_t num_written = 0;
+  std::size_t num_sent = 0;
+  std::size_t num_waited_for = 0;
+  std::size_t most_in_memory = 0;
+
+  ssize_t write(int /*fd*/, const std::byte* /*from*/, std::size_t size) override {
+    num_written += size;
+    most_in_memory = std::max(most_in_memory, num_written - num_waited_for);
+    return static_cast<ssize_t>(size);
+  }
+  int write_back(int /*fd*/, std::size_t begin, std::size_t size, bool waits) override {
+    std::size_t& done = waits ? num_waited_for : num_sent;
+    CHECK(begin == done);
+    done += size;
+    return 0;
+  }
 };
 
 // Memory that begins so many bytes after a block does.
@@ -131,4 +164,49 @@ TEST_CASE("Staging: where a file system fails to write past the cache, the next 
     check_written(files, bytes);
     CHECK(files.num_cached == bytes.get().size());
   }
+}
+
+TEST_CASE("Staging: any one call that fails while a large file is written leaves it whole, or is told (TRAPS 42)") {
+  const Bytes bytes{2 * smallest + 123, 0};
+  for (const int error : {EINVAL, EIO, ENOSPC, EDQUOT, EINTR}) {
+    for (const auto how : {FailingFiles::How::fails, FailingFiles::How::fails_for_good}) {
+      if (error == EINTR && how == FailingFiles::How::fails_for_good) continue;
+      bool has_failed = true;
+      for (int number = 0; has_failed; ++number) {
+        const Scratch scratch;
+        PatientlyFailingFiles files{number, error, how};
+        std::string message;
+        std::string found;
+        try {
+          ry::detail::Staging staging{files, scratch.path() / "staging", scratch.path() / "trash"};
+          static_cast<void>(staging.parts().write("file", bytes.get()));
+          found = file_content(scratch.path() / "staging" / "file");
+        } catch (const ry::Error& thrown) {
+          message = thrown.what();
+        }
+        has_failed = !files.failed().empty();
+        INFO(files.failed() << ", call " << number << ", " << std::generic_category().message(error) << ": "
+                            << message);
+        if (message.empty()) {
+          CHECK(std::ranges::equal(std::as_bytes(std::span{found}), bytes.get()));
+        } else {
+          CHECK_THAT(message, ContainsSubstring(std::generic_category().message(error)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "Staging: large files are on their way to the disk from the start, and little of them waits in memory (TRAPS 42)") {
+  constexpr std::size_t piece = std::size_t{8} << 20U;
+  constexpr std::size_t size = 11 * piece + 5;
+  const std::vector<std::byte> zeros(piece + 1);
+  const auto read = [&](std::size_t, std::size_t wanted) { return std::span{zeros}.subspan(1, wanted); };
+  const Scratch scratch;
+  PacedFiles files;
+  ry::detail::Staging staging{files, scratch.path() / "staging", scratch.path() / "trash"};
+  CHECK(staging.parts().write("file", {size, read}).size == size);
+  CHECK(files.num_sent == size);
+  CHECK(files.most_in_memory <= 5 * piece);
 }

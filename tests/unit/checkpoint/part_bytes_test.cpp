@@ -4,7 +4,7 @@
 #include "unit/checkpoint/support.hpp"
 
 #include "support/catch.hpp"
-#include "support/crash_disk.hpp"
+#include "support/failing_files.hpp"
 
 #include <algorithm>
 

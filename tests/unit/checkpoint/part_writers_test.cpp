@@ -4,6 +4,7 @@
 #include "unit/checkpoint/support.hpp"
 
 #include "support/catch.hpp"
+#include "support/failing_files.hpp"
 #include "support/other_writer.hpp"
 
 #include <algorithm>

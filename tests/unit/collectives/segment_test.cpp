@@ -3,10 +3,15 @@
 #include "railyard/collectives/detail/segment.hpp"
 
 #include "support/catch.hpp"
-#include "support/core_dumps.hpp"
 #include "support/file_size_limit.hpp"
+#include "support/memory_flags.hpp"
 
 #include <sys/resource.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <vector>
 
 namespace ry = railyard;
 
@@ -67,4 +72,17 @@ TEST_CASE("Segment: is left out of core dumps, each of which would hold the memo
   const ry::detail::Descriptor file = ry::detail::size_memory_file({}, 4096, "a test");
   const auto mapping = ry::detail::map_shared(file, 4096, "a test");
   CHECK(is_left_out_of_core_dumps(mapping->base()));
+}
+
+TEST_CASE(
+    "Segment: arenas of a group lie at other places within a page, or the cache took their lines for one another") {
+  constexpr int most_ranks = 32;  // after so many the places come again
+  const ry::detail::SegmentLayout layout{.world_size = most_ranks, .arena_size = std::size_t{1} << 30U};
+  std::vector<std::size_t> places;
+  for (int rank = 0; rank < most_ranks; ++rank) {
+    CHECK(layout.arena(rank) % 64 == 0);
+    places.push_back(layout.arena(rank) % 4096);
+  }
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) CHECK(places[i] - places[i - 1] >= 64);
 }

@@ -6,12 +6,18 @@
 #include "railyard/workers/threads.hpp"
 
 #include "support/catch.hpp"
+#include "support/memory_flags.hpp"
+#include "support/memory_group.hpp"
 #include "support/repeated_memory.hpp"
 #include "support/run_ranks.hpp"
+#include "support/sanitizers.hpp"
+#include "support/two_cores.hpp"
 #include "support/values.hpp"
 
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -71,6 +77,35 @@ void reduce_everywhere() {
   });
 }
 
+// What a rank gives, of which no half type can keep all of the sums in between, and no type adds in any order alike.
+template <class T>
+T given(int rank, std::size_t i) {
+  if constexpr (std::is_same_v<T, float>) return 1.0F / static_cast<float>(i * 3 + static_cast<std::size_t>(rank) + 1);
+  const float whole = std::is_same_v<T, ry::Float16> ? 2048.0F : 256.0F;
+  return T{rank == 0 ? whole + 2.0F * static_cast<float>(i % 100) : 1.0F};
+}
+
+// Sums private values and such in the arena, and compares their bits with those of a loop over the ranks.
+template <class T>
+void sum_by_rank(ry::SharedMemory& backend, int rank) {
+  for (const std::size_t count : {37U, 5000U, 100'003U}) {
+    std::vector<T> expected;
+    for (std::size_t i = 0; i < count; ++i) {
+      const float first = static_cast<float>(given<T>(0, i));
+      expected.push_back(T{first + static_cast<float>(given<T>(1, i)) + static_cast<float>(given<T>(2, i))});
+    }
+    std::vector<T> own(count);
+    auto* shared = static_cast<T*>(backend.heap()->allocate(count * sizeof(T)));
+    for (T* data : {own.data(), shared}) {
+      for (std::size_t i = 0; i < count; ++i) data[i] = given<T>(rank, i);
+      backend.all_reduce({data, count, ry::dtype_of<T>, {}}, ry::ReduceOp::sum, {});
+      require(std::memcmp(data, expected.data(), count * sizeof(T)) == 0,
+              [&] { return fmt::format("the bits of {} x {}", count, ry::name_of(ry::dtype_of<T>)); });
+    }
+    backend.heap()->deallocate(shared);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("SharedMemory: sums are right wherever the buffers of the ranks lie") {
@@ -97,6 +132,51 @@ TEST_CASE("SharedMemory: the place of a buffer does not change the bits of a sum
       backend->all_reduce(ry::buffer_of_value(one), ry::ReduceOp::average, {});
       require(one == own[i], "equal bits of one element");
     }
+  });
+}
+
+TEMPLATE_TEST_CASE("SharedMemory: whoever comes first, values are added in the order of ranks, half types in f32", "",
+                   ry::Threads, ry::Processes) {
+  run_group<TestType>(3, [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    const int rank = link.world().rank;
+    std::array<int, 3> order{0, 1, 2};
+    do {
+      const auto key = [&order](int of) { return fmt::format("{} comes in {}", of, fmt::join(order, ", ")); };
+      const auto place = std::find(order.begin(), order.end(), rank);
+      if (place != order.begin()) {
+        require(link.store().get(key(*(place - 1)), ry::Deadline::after(60s)).has_value(), "the one before comes");
+      }
+      link.store().set(key(rank), "");
+      sum_by_rank<float>(*backend, rank);
+      sum_by_rank<ry::Float16>(*backend, rank);
+      sum_by_rank<ry::BFloat16>(*backend, rank);
+    } while (std::next_permutation(order.begin(), order.end()));
+  });
+}
+
+TEMPLATE_TEST_CASE("SharedMemory: eight ranks on two cores move", "", ry::Threads, ry::Processes) {
+  const railyard_test::TwoCores two_cores;
+  run_group<TestType>(8, [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    // A rank that kept its core while it waits would take a slice of the scheduler's time for each of them.
+    const ry::Call in_time{.deadline = ry::Deadline::after(60s)};
+    for (int turn = 0; turn < railyard_test::fewer(20'000); ++turn) backend->barrier(in_time);
+  });
+}
+
+TEMPLATE_TEST_CASE("SharedMemory: its arenas are given huge pages where the kernel has some", "", ry::Threads,
+                   ry::Processes) {
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage/enabled")) {
+    WARN("not tested: this kernel has no huge pages to give");
+    return;
+  }
+  run_group<TestType>(2, [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    constexpr std::size_t size_bytes = std::size_t{8} << 20U;
+    auto* memory = static_cast<std::byte*>(backend->heap()->allocate(size_bytes));
+    require(asks_for_huge_pages(memory + size_bytes / 2), "the kernel was asked for them");
+    backend->heap()->deallocate(memory);
   });
 }
 
@@ -244,6 +324,40 @@ TEST_CASE("SharedMemory: more addresses than there are are refused on all ranks"
                         Catch::ContainsSubstring("arena_bytes") || Catch::ContainsSubstring("addresses"));
     }
   }
+}
+
+TEST_CASE("SharedMemory: a container with too little memory is found out before any of it is taken, with the remedy") {
+  if (railyard_test::is_sanitized) {
+    SUCCEED("a sanitizer takes more than that for itself");
+    return;
+  }
+  const auto group = railyard_test::MemoryGroup::make(std::size_t{16} << 20U);
+  if (!group) {
+    WARN("not tested: no memory cgroup can be made here");
+    return;
+  }
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    group->enter();
+    const auto thrown = railyard_test::run_ranks_to_end(64, [](const ry::World& world, ry::Store& store) {
+      static_cast<void>(ry::SharedMemory::connect({}, world, store, ry::Deadline::after(60s)));
+    });
+    const bool are_refused = std::all_of(thrown.begin(), thrown.end(), [](const std::exception_ptr& one) {
+      try {
+        if (one) std::rethrow_exception(one);
+      } catch (const ry::ConfigError& error) {
+        const std::string text = error.what();
+        return text.find("64 ranks need ") != std::string::npos &&
+               text.find("raise the limit, or use fewer workers") != std::string::npos;
+      }
+      return false;
+    });
+    ::_exit(are_refused ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);  // and not the kernel's SIGKILL
 }
 
 TEMPLATE_TEST_CASE("SharedMemory: the heaps of all ranks keep an equal part of what memory is left", "", ry::Threads,

@@ -47,6 +47,7 @@ TEST_CASE("Accuracy: leaves padding out and refuses labels that are no class") {
 TEST_CASE("Accuracy: merging parts of different size gives that of the whole, and of nothing NaN") {
   ry::Accuracy whole;
   CHECK(std::isnan(whole.value()));
+  CHECK_FALSE(std::signbit(whole.value()));
   ry::Accuracy part;
   whole.add_counts(3, 4);
   part.add_counts(0, 1);

@@ -59,6 +59,7 @@ TEST_CASE("Auc: is off by no more than its bound, which shrinks with the bins") 
 TEST_CASE("Auc: is NaN without samples of both classes") {
   CHECK(std::isnan(auc_of({0.5F}, {1}).value()));
   CHECK(std::isnan(ry::Auc{}.value()));
+  CHECK_FALSE(std::signbit(ry::Auc{}.value()));
 }
 
 TEST_CASE("Auc: leaves padding out and refuses NaN, other labels and other sizes") {

@@ -41,6 +41,7 @@ TEST_CASE("ConfusionMatrix: a class that there is not has ratios of 0") {
   CHECK(eight_samples().f1(3) == 0);
   CHECK(ry::ConfusionMatrix{2}.macro_f1() == 0);
   CHECK(std::isnan(ry::ConfusionMatrix{2}.accuracy()));
+  CHECK_FALSE(std::signbit(ry::ConfusionMatrix{2}.accuracy()));
 }
 
 TEST_CASE("ConfusionMatrix: leaves padding out and refuses what is no class") {

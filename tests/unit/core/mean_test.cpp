@@ -28,6 +28,7 @@ TEST_CASE("Mean: a value of weight zero is left out, even NaN") {
 TEST_CASE("Mean: is NaN while empty and after a reset") {
   ry::Mean mean;
   CHECK(std::isnan(mean.value()));
+  CHECK_FALSE(std::signbit(mean.value()));  // which would be printed
   mean.add(1, 1);
   mean.reset();
   CHECK(mean.weight() == 0);

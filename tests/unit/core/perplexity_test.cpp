@@ -24,6 +24,7 @@ TEST_CASE("Perplexity: leaves batches without tokens out, whose mean loss is NaN
   ry::Perplexity perplexity;
   perplexity.add(std::numeric_limits<double>::quiet_NaN(), 0);
   CHECK(std::isnan(perplexity.value()));
+  CHECK_FALSE(std::signbit(perplexity.value()));
   perplexity.add(0, 5);
   CHECK(perplexity.value() == 1);
 }

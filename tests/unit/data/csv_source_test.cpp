@@ -269,7 +269,7 @@ TEST_CASE("CsvSource: leaves damaged records out as it is told, numbers those th
   std::vector<std::int64_t> good;
   for (std::int64_t row = 0; row < 5000; ++row) {
     if (row % 100 == 50) {
-      text += row % 200 == 50 ? "x,y\n" : std::to_string(row) + "\n";
+      text += row % 200 == 50 ? "x" + std::to_string(row) + ",y\n" : std::to_string(row) + "\n";
     } else {
       text += std::to_string(row) + ",t\n";
       good.push_back(row);
@@ -298,7 +298,11 @@ TEST_CASE("CsvSource: leaves damaged records out as it is told, numbers those th
   const ry::CsvSource patient{path, {.fields = fields, .on_error = ry::OnError::at_most(50)}};
   CHECK(patient.count() == good.size());
   const ry::CsvSource strict{path, {.fields = fields, .on_error = ry::OnError::at_most(49)}};
-  CHECK_THAT(error_of(strict), ContainsSubstring("49 be left out"));
+  CHECK_THAT(error_of(strict), ContainsSubstring("a.csv:4952: the record has 1 fields of 2") &&
+                                   ContainsSubstring("49 records before it") && ContainsSubstring("49 be left out"));
+  const ry::CsvSource counting{path, {.fields = fields, .on_error = ry::OnError::at_most(48)}};
+  CHECK_THROWS_WITH(counting.count(), ContainsSubstring("a.csv:4852: column \"n\" holds \"x4850\"") &&
+                                          ContainsSubstring("48 records before it"));
 }
 
 TEST_CASE("CsvSource: says so when files differ in their columns, or change after they were counted") {

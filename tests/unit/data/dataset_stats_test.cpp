@@ -57,3 +57,16 @@ TEST_CASE("stats: refuses a dataset that has no end, and measures the largest nu
   const auto all = ry::stats(ry::Dataset::from_columns({{"x", std::vector<double>{1.5e308, -1.5e308, 1.5e308}}}));
   CHECK(all.columns[0].mean == Approx(0.5e308));
 }
+
+TEST_CASE("stats: counts infinite numbers apart, and measures the others however far they lie apart") {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const auto all = ry::stats(ry::Dataset::from_columns({{"x", std::vector<double>{1, infinity, 3, -infinity}},
+                                                        {"far", std::vector<double>{1e308, -1e308, 1e308, -1e308}},
+                                                        {"none", std::vector<double>(4, infinity)}}));
+  const auto& x = all.columns[0];
+  CHECK((x.present == 2 && x.missing == 0 && x.infinite == 2));
+  CHECK((x.minimum == 1 && x.maximum == 3 && x.mean == 2 && x.deviation == 1));
+  CHECK((std::abs(all.columns[1].mean) < 1e295 && all.columns[1].deviation == Approx(1e308)));
+  CHECK((all.columns[2].present == 0 && all.columns[2].infinite == 4 && std::isnan(all.columns[2].mean)));
+  CHECK_THAT(all.text(), ContainsSubstring("infinite"));
+}

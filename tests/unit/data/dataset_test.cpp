@@ -11,12 +11,14 @@
 #include "railyard/core/detail/waiting.hpp"
 
 #include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
@@ -308,6 +310,49 @@ TEST_CASE("Dataset: refuses what would never end, and names the operation and wh
   ry::EpochOptions shuffled{.global_batch_size = 2, .shuffle = true};
   CHECK_THROWS_WITH(ry::EpochReader(endless, shuffled), ContainsSubstring("shuffle() before repeat()"));
   CHECK(ages(endless.take(5)).size() == 5);
+}
+
+TEST_CASE("Dataset: repeat goes on after a time that gives nothing") {
+  const auto three = ry::Dataset::from_columns({{"age", std::vector<float>{1, 2, 3}}});
+  const auto some = three.filter([](const ry::Sample&, ry::SampleRandom& random) { return random.chance(0.3); });
+  const auto hundred = ages(some.repeat(100));
+  CHECK((hundred.size() > 45 && hundred.size() < 135));  // 90, more than five standard deviations of 8
+  const auto never_so_many = ages(some.repeat().take(150));
+  CHECK(never_so_many.size() == 150);
+  CHECK(std::equal(hundred.begin(), hundred.end(), never_so_many.begin()));
+  ry::EpochReader reader{some.repeat(100), {.global_batch_size = 7}};
+  std::size_t given = 0;
+  while (const auto step = reader.next()) {
+    given += step->samples;
+    ry::EpochReader rest{some.repeat(100), {.global_batch_size = 1000, .from = step->after}};
+    const auto others = rest.next();
+    REQUIRE((others ? others->samples : 0) == hundred.size() - given);
+  }
+  const auto none = [](const ry::Sample&) { return false; };
+  CHECK_FALSE(ry::EpochReader(three.filter(none).repeat(5000), {.global_batch_size = 4}).next());
+  ry::EpochReader endless{three.filter(none).repeat(), {.global_batch_size = 4}};
+  CHECK_THROWS_WITH(endless.next(), ContainsSubstring("columns in memory -> filter -> repeat") &&
+                                        ContainsSubstring("1000 times one after another"));
+}
+
+TEST_CASE("Dataset: caches that would wait for themselves, or have no name, are refused") {
+  const TemporaryFolder folder;
+  const auto cached = people().cache(folder / "samples");
+  CHECK_THROWS_WITH(cached.take(2).cache(folder / "samples"),
+                    ContainsSubstring("samples") && ContainsSubstring("give each cache a file of its own"));
+  std::filesystem::create_directory(folder.path() / "inner");
+  CHECK_THROWS_WITH(ry::concat({cached, people()}).cache((folder.path() / "inner" / ".." / "samples").string()),
+                    ContainsSubstring("give each cache a file of its own"));
+  CHECK_THROWS_WITH(people().cache(""), ContainsSubstring("cache") && ContainsSubstring("name of a file"));
+  CHECK(ages(cached.take(2).cache(folder / "others")).size() == 2);
+  CHECK(cached.skip(1).cache(folder / "third").count() == 3);
+}
+
+TEST_CASE("Dataset: concat refuses more samples than can be counted") {
+  const auto half = ry::Dataset::from_columns({{"age", std::vector<float>{1, 2}}}).repeat(std::uint64_t{1} << 62U);
+  CHECK_THROWS_WITH(ry::concat({half, half}).count(),
+                    ContainsSubstring("concat") && ContainsSubstring("can be counted"));
+  CHECK_THROWS_WITH(ry::mix({half, half}, {1, 1}).count(), ContainsSubstring("can be counted"));
 }
 
 TEST_CASE("Dataset: a generator that is said to have no end is refused where one is needed, and given else") {

@@ -6,6 +6,7 @@
 #include "support/catch.hpp"
 
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,30 @@ TEST_CASE("LabelEncoder: makes classes of labels and labels of classes") {
   CHECK(std::get<std::string>(encoder.label_of(1)) == "oslo");
   CHECK_THROWS_AS(encoder.label_of(4), ry::DataError);
   CHECK_THROWS_WITH(encoder.transform(Rows{}.texts("city", {"rome"}).block(7)), ContainsSubstring("sample 7"));
+}
+
+TEST_CASE("LabelEncoder: names no option in its messages, for it has none") {
+  const auto message_of = [](const auto& call) {
+    try {
+      call();
+    } catch (const ry::Error& error) {
+      return std::string{error.what()};
+    }
+    return std::string{};
+  };
+  const auto encoder = preprocessing::reloaded(fitted(ry::LabelEncoder{"city"}, mixed()), ry::LabelEncoder{});
+  CHECK(message_of([&] { (void)encoder.transform(Rows{}.texts("city", {"rome"}).block(7)); }) ==
+        "LabelEncoder has not seen \"rome\" in column \"city\", where sample 7 has it: learn from all labels, or leave "
+        "such samples out by filter()");
+  CHECK(message_of([] { (void)fitted(ry::LabelEncoder{"town"}, mixed()); }) ==
+        "LabelEncoder: its column: there is no column \"town\": there are \"city\", \"year\", \"grade\"");
+  std::vector<std::int64_t> numbers(1'000'001);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const ry::Block many = Rows{}.numbers<std::int64_t>("city", numbers).block();
+  CHECK(
+      message_of([&] { (void)fitted(ry::LabelEncoder{"city"}, many); }) ==
+      "LabelEncoder: column \"city\" has more than 1000000 categories, 1000000 among them: leave it out if its values "
+      "are not categories");
 }
 
 TEMPLATE_TEST_CASE("Encoders: learn the same from any number of workers, and after a checkpoint", "", ry::OneHotEncoder,

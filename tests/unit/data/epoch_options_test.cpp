@@ -186,3 +186,11 @@ TEST_CASE("EpochOptions: batches of which the bound holds no two are read all th
     }
   }
 }
+
+TEST_CASE("EpochOptions: a saved position behind more samples than there are is refused by that name") {
+  const auto ten = ry::Dataset::from_columns({{"x", std::vector<float>(10)}});
+  ry::EpochPosition behind{0, 0, false, 10};
+  behind.move_to(11);
+  CHECK_THROWS_WITH(ry::EpochReader(ten, {.global_batch_size = 4, .from = behind}),
+                    ContainsSubstring("behind 11 samples of 10"));
+}

@@ -169,8 +169,8 @@ Part read_batches(const ry::Dataset& dataset, ry::EpochOptions options, std::siz
     part.is_over = with_step == 0;
     if (part.is_over) break;
     REQUIRE(with_step == ranks.size());
-    for (const auto& rank : ranks) REQUIRE(rank->position() == ranks.front()->position());
-    part.position = ranks.front()->position();
+    for (const auto& rank : ranks) REQUIRE(rank->position().consumed() == ranks.front()->position().consumed());
+    part.position = ranks[batch % ranks.size()]->position();  // each says it by the blocks that it has had itself
   }
   return part;
 }
@@ -186,7 +186,7 @@ ry::EpochPosition through_a_checkpoint(const ry::EpochPosition& position) {
 TEST_CASE("EpochReader: gives the same samples in the same order for any number of threads, batch size and bound") {
   std::mt19937_64 random{1};
   for (const Shape& shape : shapes()) {
-    for (const std::size_t count : {0U, 1U, 2U, 50U, 1000U, 10000U}) {
+    for (const std::size_t count : {0U, 1U, 2U, 50U, 1000U, railyard_test::fewer(10000U)}) {
       const auto dataset = shape.make(count);
       const auto expected = read_all(dataset, {.global_batch_size = 64, .seed = 5, .epoch = 2, .threads = 0});
       for (const std::size_t threads : {0U, 1U, 2U, 4U}) {
@@ -262,7 +262,7 @@ TEST_CASE("EpochReader: gives each sample once when groups of similar length get
 TEST_CASE("EpochReader: goes on in equal order with the same workers") {
   std::mt19937_64 random{3};
   for (const Shape& shape : shapes()) {
-    for (int round = 0; round < 4; ++round) {
+    for (int round = 0; round < railyard_test::fewer(4); ++round) {
       const std::size_t count = random() % 2000;
       const auto dataset = shape.make(count);
       ry::EpochOptions options{.global_batch_size = 1 + random() % 50, .seed = 9, .epoch = 1, .world_size = 3};

@@ -4,6 +4,8 @@
 #if RAILYARD_WITH_IMAGES
 #include "railyard/data/image_folder.hpp"
 
+#include "railyard/core/detail/waiting.hpp"
+
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/data/binary_files.hpp"
@@ -109,6 +111,36 @@ TEST_CASE("ImageFolder: takes several folders as one, and pictures by a pattern"
   CHECK(listed.classes() == std::vector<std::string>{"ant", "cat", "dog"});
   const ry::ImageFolder by_pattern{folder / "part-{1,2}/cat/*.png"};
   CHECK((by_pattern.count() == 2 && by_pattern.classes() == std::vector<std::string>{"cat"}));
+}
+
+TEST_CASE("ImageFolder: leaves out what is hidden, links that lead in circles, and tells of other kinds of pictures") {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const TemporaryFolder elsewhere;
+  make_folder(folder);
+  const auto picture = pictures::png_of(pictures::make_image(2, 2, ry::ImageColors::rgb));
+  fs::create_directories(folder.path() / ".ipynb_checkpoints");
+  fs::create_directories(folder.path() / "cat" / ".thumbnails");
+  for (const std::string name : {".ipynb_checkpoints/x.png", "cat/.thumbnails/x.png", "cat/._x.png"}) {
+    folder.write(name, picture);
+  }
+  for (const std::string name : {"ant/x.webp", "ant/y.WEBP", "cat/x.gif"}) folder.write(name, "");
+  elsewhere.write("far.png", picture);
+  fs::create_directory_symlink(elsewhere.path(), folder.path() / "zebra");
+  fs::create_directory_symlink(".", folder.path() / "self");
+  fs::create_directory_symlink("cat", folder.path() / "kitten");
+  fs::create_directory_symlink(folder.path().parent_path(), folder.path() / "up");
+  fs::create_directory_symlink("..", folder.path() / "cat" / "back");
+  std::vector<std::string> said;
+  const ry::detail::WaitWatch watch{[](ry::detail::WaitFor) { return std::string{}; },
+                                    [&](const std::string& text) { said.push_back(text); }};
+  const ry::detail::WatchedThread watched{watch};
+  const ry::ImageFolder source{folder.path().string()};
+  CHECK(source.classes() == std::vector<std::string>{"ant", "cat", "zebra"});
+  CHECK(source.count() == 4);
+  CHECK(source.files().size() == 4);
+  REQUIRE(said.size() == 1);
+  CHECK_THAT(said[0], ContainsSubstring("1 .gif, 2 .webp left out"));
 }
 
 TEST_CASE("ImageFolder: says what is wrong with a folder") {

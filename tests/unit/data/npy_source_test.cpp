@@ -6,7 +6,9 @@
 #include "unit/data/binary_files.hpp"
 
 #include <bit>
+#include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -110,4 +112,20 @@ TEST_CASE("NpySource: says where a file is damaged") {
 
 TEST_CASE("NpySource: wants a column") {
   CHECK_THROWS_AS(ry::NpySource{std::vector<ry::NpyColumn>{}}, ry::ConfigError);
+}
+
+TEST_CASE("NpySource: names the array whose shape is none of samples, and notices that a file was written to") {
+  const TemporaryFolder folder;
+  const auto empty = folder.write("e.npy", npy_file(npy_header("<f4", "(3, 0)"), ""));
+  CHECK_THROWS_WITH(npy_source(empty).schema(), ContainsSubstring("column \"data\" of shape (3, 0)"));
+  const auto large = folder.write("l.npy", npy_file(npy_header("<f4", "(3, 1099511627776, 9)"), ""));
+  CHECK_THROWS_WITH(npy_source(large).schema(), ContainsSubstring("column \"data\" of shape"));
+  const auto of = [](float value) { return npy_file(npy_header("<f4", "(1,)"), binary_files::bytes_of(value)); };
+  const auto path = folder.write("x.npy", of(1));
+  const ry::NpySource source = npy_source(path);
+  const std::uint64_t first[] = {0};
+  CHECK(source.read(first)[0].values<float>(0)[0] == 1);
+  folder.write("x.npy", of(2));
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() + std::chrono::hours{1});
+  CHECK_THROWS_WITH(source.read(first), ContainsSubstring("x.npy") && ContainsSubstring("has changed"));
 }

@@ -83,11 +83,13 @@ class MeasuredText final : public ry::detail::ByteStream {
   static inline std::string text{};
   static inline std::uint64_t told = 0;
   static inline std::size_t most_wanted = 0;
+  static inline std::size_t furthest = 0;  // that was read
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
     most_wanted = std::max(most_wanted, size);
     const std::size_t got = text.copy(to, size, at_);
     at_ += got;
+    furthest = std::max(furthest, at_);
     return got;
   }
   [[nodiscard]] std::uint64_t left() const noexcept override { return told - std::min<std::uint64_t>(at_, told); }
@@ -197,4 +199,30 @@ TEST_CASE("RecordStream: goes on in the file where it was, without those before 
   ry::EpochReader rest{stream(ry::OnError::at_most(1)), options};
   REQUIRE(rest.next());
   CHECK_THROWS_WITH(rest.next(), ContainsSubstring("1 records before it are damaged as well"));
+}
+
+TEST_CASE("RecordStream: reads of a record that is too long no more than shows that") {
+  constexpr std::size_t most = std::size_t{1} << 20U;
+  const ry::CompressedFiles files{"measured.csv", [](const std::string&) -> std::unique_ptr<ry::detail::ByteStream> {
+                                    return std::make_unique<MeasuredText>();
+                                  }};
+  const ry::CsvSourceOptions options{.inference_rows = 2, .max_record_bytes = most};
+  const auto read = [&] {
+    MeasuredText::told = MeasuredText::text.size();
+    MeasuredText::furthest = 0;
+    const ry::CsvStream stream{files, options};
+    const auto reader = stream.open(0);
+    std::size_t rows = 0;
+    while (const std::size_t more = reader->next(999).rows()) rows += more;
+    return rows;
+  };
+  const std::string rows = rows_from(0, 20'000);
+  MeasuredText::text = rows + "20000," + std::string(8 * most, 'x') + "\n";
+  CHECK_THROWS_WITH(read(), ContainsSubstring("is longer than 1048576 bytes"));
+  CHECK(MeasuredText::furthest <= rows.size() + most + most / 2);
+  MeasuredText::text = "n,t\n0," + std::string(8 * most, 'x') + "\n";
+  CHECK_THROWS_WITH(read(), ContainsSubstring("is longer than 1048576 bytes"));
+  CHECK(MeasuredText::furthest <= 2 * most + most / 2);
+  MeasuredText::text = rows + "20000," + std::string(most - 6, 'x') + "\n";  // which is as long as it may be
+  CHECK(read() == 20'001);
 }

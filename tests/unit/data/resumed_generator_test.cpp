@@ -7,6 +7,7 @@
 #include "railyard/data/epoch_reader.hpp"
 
 #include "support/catch.hpp"
+#include "support/sanitizers.hpp"
 #include "unit/data/feed_host.hpp"
 #include "unit/data/resumed.hpp"
 
@@ -71,9 +72,10 @@ TEST_CASE("GeneratorSource: a run that is killed goes on from the state of a gen
   CHECK(resumed::digests_of(make(), {.global_batch_size = 512, .threads = 0}) ==
         resumed::digests_of(plain_rolls_of(60'000), {.global_batch_size = 512, .threads = 0}));
   // A block of 4096 samples, the batch, and the block in which that ends.
-  CHECK(resumed::most_work_to_go_on(make, 12, 1, {.global_batch_size = 512}) <= 2 * 4096 + 512);
-  CHECK(resumed::most_work_to_go_on(make, 5, 2, {.global_batch_size = 512, .bound_bytes = 1}) <= 512 + 1);
-  CHECK(resumed::most_work_to_go_on([] { return plain_rolls_of(60'000); }, 6, 3) > 60'000 / 2);
+  CHECK(resumed::most_work_to_go_on(make, railyard_test::fewer(12U), 1, {.global_batch_size = 512}) <= 2 * 4096 + 512);
+  CHECK(resumed::most_work_to_go_on(make, railyard_test::fewer(5U), 2, {.global_batch_size = 512, .bound_bytes = 1}) <=
+        512 + 1);
+  CHECK(resumed::most_work_to_go_on([] { return plain_rolls_of(60'000); }, railyard_test::fewer(6U), 3) > 60'000 / 2);
 }
 
 TEST_CASE("GeneratorSource: a run that is killed goes on behind operations, from the states of all generators") {
@@ -93,7 +95,7 @@ TEST_CASE("GeneratorSource: a run that is killed goes on behind operations, from
       }};
   for (std::size_t at = 0; at < makers.size(); ++at) {
     CAPTURE(at);
-    CHECK(resumed::most_work_to_go_on(makers[at], 10, static_cast<unsigned>(at),
+    CHECK(resumed::most_work_to_go_on(makers[at], railyard_test::fewer(10U), static_cast<unsigned>(at),
                                       {.global_batch_size = 64, .bound_bytes = 1U << 20U}) < 6000);
   }
 }

@@ -13,6 +13,7 @@
 #include "railyard/data/text_lines_source.hpp"
 
 #include "support/catch.hpp"
+#include "support/sanitizers.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/data/deflate.hpp"
 #include "unit/data/resumed.hpp"
@@ -29,6 +30,7 @@
 #include <vector>
 
 namespace ry = railyard;
+using railyard_test::fewer;
 using ry::detail::GzipStream;
 
 namespace {
@@ -81,7 +83,7 @@ TEST_CASE("gzip: a run that is killed goes on in the middle of a member, and rea
   folder.write("a.csv.gz", member_of("id,x\n" + made_lines(9, row_of)));
   folder.write("b.csv.gz", member_of("id,x\n" + made_lines(1, row_of)));
   const auto csv = [&] { return ry::Dataset{ry::CsvStream{resumed::counted<GzipStream>(folder / "*.csv.gz")}}; };
-  CHECK(resumed::most_work_to_go_on(csv, 6, 1) < most_read_again);
+  CHECK(resumed::most_work_to_go_on(csv, fewer(6U), 1) < most_read_again);
 
   folder.write("a.jsonl.gz", member_of(made_lines(6, [](int row) {
                  return "{\"id\": " + std::to_string(row) + ", \"t\": \"" +
@@ -90,7 +92,7 @@ TEST_CASE("gzip: a run that is killed goes on in the middle of a member, and rea
   const auto json = [&] {
     return ry::Dataset{ry::JsonLinesStream{resumed::counted<GzipStream>(folder / "a.jsonl.gz")}};
   };
-  CHECK(resumed::most_work_to_go_on(json, 4, 2) < most_read_again);
+  CHECK(resumed::most_work_to_go_on(json, fewer(4U), 2) < most_read_again);
 }
 
 TEST_CASE("gzip: a run that is killed goes on in files of members, few or many") {
@@ -106,7 +108,7 @@ TEST_CASE("gzip: a run that is killed goes on in files of members, few or many")
       return ry::Dataset{ry::TextLinesStream{resumed::counted<GzipStream>(folder / file)}};
     };
     CAPTURE(name);
-    CHECK(resumed::most_work_to_go_on(lines, 5, 3) < most);
+    CHECK(resumed::most_work_to_go_on(lines, fewer(5U), 3) < most);
   }
 }
 
@@ -129,7 +131,8 @@ TEST_CASE("gzip: a run that is killed goes on in an archive") {
   const auto tar = [&] {
     return ry::Dataset{ry::TarStream{resumed::counted<GzipStream>(folder / "a.tar.gz"), options}};
   };
-  CHECK(resumed::most_work_to_go_on(tar, 6, 4, {.global_batch_size = 16, .bound_bytes = 1U << 20U}) < most_read_again);
+  CHECK(resumed::most_work_to_go_on(tar, fewer(6U), 4, {.global_batch_size = 16, .bound_bytes = 1U << 20U}) <
+        most_read_again);
 }
 
 TEST_CASE("gzip: damaged records before the place count for a run that goes on") {
@@ -145,7 +148,7 @@ TEST_CASE("gzip: damaged records before the place count for a run that goes on")
         resumed::counted<GzipStream>(folder / "a.csv.gz"),
         {.fields = {{"id", ry::Dtype::i64}, {"x", ry::Dtype::i64}}, .on_error = ry::OnError::at_most(most)}};
   };
-  CHECK(resumed::most_work_to_go_on([&] { return ry::Dataset{csv(damaged)}; }, 4, 6) < most_read_again);
+  CHECK(resumed::most_work_to_go_on([&] { return ry::Dataset{csv(damaged)}; }, fewer(4U), 6) < most_read_again);
   const ry::ReaderPlace place = place_at(csv(damaged), 480'000);
   REQUIRE(place.state.has_value());
   const auto last = csv(damaged - 1);

@@ -209,6 +209,23 @@ TEST_CASE("cache in a file: refuses what is no cache, is damaged or holds someth
   }
 }
 
+TEST_CASE("cache in a file: is made anew where another release has written it") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  int made = 0;
+  const auto rows = rows_of(of_all_kinds(made).cache(file), false);
+  const int made_once = made;
+  {
+    std::fstream bytes{file, std::ios::binary | std::ios::in | std::ios::out};
+    bytes.seekp(-1, std::ios::end);
+    bytes.put('2');  // the last letter of what it ends with
+  }
+  CHECK(rows_of(of_all_kinds(made).cache(file), false) == rows);
+  CHECK(made == 2 * made_once);
+  CHECK(rows_of(of_all_kinds(made).cache(file), false) == rows);
+  CHECK(made == 2 * made_once);
+}
+
 TEST_CASE("cache in a file: is made anew when the file it was made of has changed") {
   const CacheFolder folder;
   const auto source = (folder.path / "x.csv").string();

@@ -6,6 +6,7 @@
 
 #include "railyard/data/csv_source.hpp"
 #include "railyard/data/dataset.hpp"
+#include "railyard/data/tar_source.hpp"
 #if RAILYARD_WITH_IMAGES
 #include "railyard/data/image_folder.hpp"
 #endif
@@ -13,6 +14,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/data/feed_host.hpp"
+#include "unit/data/tar_files.hpp"
 #if RAILYARD_WITH_IMAGES
 #include "unit/data/pictures.hpp"
 #endif
@@ -191,7 +193,57 @@ TEST_CASE("Counting: what ends the counting of one process ends that of all, wit
           try {
             return strict.count() == 0;
           } catch (const ry::DataError& error) {
-            return std::string_view{error.what()}.find("b.csv:1002: ") != std::string_view::npos;
+            return std::string_view{error.what()}.find("b.csv:1003: ") != std::string_view::npos;
+          }
+        }) == 3);
+}
+
+TEST_CASE("Counting: one of forked processes reads the headers of archives, and all find their samples by it") {
+  const TemporaryFolder folder;
+  std::size_t size = 0;
+  for (std::size_t archive = 0; archive < 4; ++archive) {
+    std::string bytes;
+    for (std::size_t at = 0; at < (archive == 1 ? 0U : 500U); ++at) {
+      const std::string key = std::to_string(archive * 1000 + at);
+      bytes += tar_files::tar_file(key + ".cls", key);
+      if (at % 100 != 7) bytes += tar_files::tar_file(key + ".x", std::string(at % 3, 'x'));
+    }
+    if (archive == 2) bytes += "no header" + std::string(1000, '-');  // what follows is left out
+    size += bytes.size();
+    folder.write(std::to_string(archive) + ".tar", bytes + tar_files::tar_end);
+  }
+  for (const ry::OnError policy : {ry::OnError::skip(), ry::OnError::at_most(16)}) {
+    const ry::TarSource source{
+        folder / "*.tar", {.bytes = {"x"}, .text = {"cls"}, .key = "key", .max_member_bytes = 100, .on_error = policy}};
+    static_cast<void>(source.schema());
+    const auto is_right = [&](const ry::TarSource& counted, std::uint64_t count) {
+      const std::uint64_t ids[] = {1483, 0, 7, 495};
+      const ry::Block block = counted.read(ids);
+      const auto reads = [&](std::size_t row, const std::string& key, std::size_t num_bytes) {
+        return block.column("cls").text(row) == key && block.column("key").text(row) == key &&
+               block.column("x").text(row) == std::string(num_bytes, 'x');
+      };
+      return count == 1484 && counted.skipped() == 16 && counted.skipped_parts().size() == 1 &&
+             counted.skipped_parts()[0].find("2.tar: byte ") != std::string::npos && reads(0, "3499", 499 % 3) &&
+             reads(1, "0", 0) && reads(2, "8", 8 % 3) && reads(3, "2000", 0);
+    };
+    const std::uint64_t bytes = bytes_to_count(source, is_right);
+    CHECK(bytes > size / 2);
+    CHECK(bytes < size + size / 4);
+    CHECK(bytes_to_count(source, is_right) < size / 10);
+  }
+}
+
+TEST_CASE("Counting: what ends the reading of headers in one process ends that of all, with the archive") {
+  const TemporaryFolder folder;
+  folder.write("a.tar", tar_files::tar_file("0.x", "0") + std::string(512, '-'));
+  const ry::TarSource source{folder / "a.tar", {.bytes = {"x"}}};
+  static_cast<void>(source.schema());
+  CHECK(count_holding(3, [&](std::size_t) {
+          try {
+            return source.count() == 0;
+          } catch (const ry::DataError& error) {
+            return std::string_view{error.what()}.find("a.tar: byte 1024") != std::string_view::npos;
           }
         }) == 3);
 }
@@ -216,6 +268,28 @@ TEST_CASE("Counting: one of forked processes decodes the pictures of which the d
   CHECK(bytes < size + size / 4);
 }
 #endif
+
+TEST_CASE("SampleShelf: who is told the address of another process's finds there what anybody has left, and no other") {
+  const auto schema = std::make_shared<const ry::Schema>(ry::Schema{{"n", ry::Dtype::i64}});
+  SampleShelf first;
+  const auto value = [&](const SampleShelf& shelf, std::int64_t made) {
+    const ry::Block block = shelf.find_or_make(schema, [&](const auto&) {
+      return std::vector<ry::Block>{
+          {schema, {ry::Column{(*schema)[0], std::vector<std::int64_t>{made}}}, std::vector<std::uint64_t>{0}}};
+    });
+    return block[0].values<std::int64_t>()[0];
+  };
+  const auto join_and_find = [&](std::int64_t made, std::int64_t expected) {
+    return count_holding(1, [&](std::size_t) {
+      SampleShelf own;  // of a process that was not forked behind the other's
+      return !own.take_other(first.address() + "1") && !own.take_other("") && !own.has_use() &&
+             own.take_other(first.address()) && own.has_use() && value(own, made) == expected;
+    });
+  };
+  CHECK(join_and_find(7, 7) == 1);
+  CHECK(join_and_find(8, 7) == 1);
+  CHECK(count_holding(2, [&](std::size_t) { return value(first, 9) == 7; }) == 2);
+}
 
 TEST_CASE("SampleShelf: nobody waits for a process that makes nothing, or has died and is not buried yet") {
   const ry::Dataset numbers = ry::Dataset::from_columns({{"n", std::vector<std::int64_t>(10, 7)}});

@@ -78,6 +78,20 @@ TEST_CASE("split: divides a stream by the ids of its samples, near the fractions
   CHECK(training.size() + test.size() == 10000);
 }
 
+TEST_CASE("split: divides a part of a stream again, by the same seed, without regard to how it came about") {
+  const auto [training, rest] = ry::split(streamed(classes(10000)), {0.8, 0.2});
+  const auto [validation, test] = ry::split(rest, {0.5, 0.5});
+  const auto [nearly, least] = ry::split(test, {0.5, 0.5});
+  CHECK(std::abs(static_cast<double>(ids_of(validation).size()) - 1000) < 240);
+  CHECK(std::abs(static_cast<double>(ids_of(test).size()) - 1000) < 240);
+  CHECK(std::abs(static_cast<double>(ids_of(nearly).size()) - 500) < 180);
+  CHECK(ids_of(validation).size() + ids_of(nearly).size() + ids_of(least).size() == ids_of(rest).size());
+  const auto [again, other] = ry::split(ry::split(streamed(classes(10000)), {0.8, 0.2})[1], {0.5, 0.5});
+  CHECK(ids_of(again) == ids_of(validation));
+  CHECK(again.describe() == validation.describe());
+  CHECK(again.describe() != other.describe());
+}
+
 TEST_CASE("split_stratified: divides each value of the column by the fractions") {
   const auto [training, test] = ry::split_stratified(classes(1000), "class", {0.8, 0.2}, 1);
   CHECK(training.count() == 800);
@@ -95,6 +109,15 @@ TEST_CASE("split: refuses what cannot be divided") {
   CHECK_THROWS_WITH((ry::split(data.shuffle_window(3).take(5), {0.5, 0.5})), ContainsSubstring("another order"));
   CHECK_THROWS_WITH((ry::split_stratified(streamed(data), "class", {0.5, 0.5})), ContainsSubstring("cache()"));
   CHECK_THROWS_WITH((ry::split_stratified(data, "y", {0.5, 0.5})), ContainsSubstring("no column \"y\""));
+}
+
+TEST_CASE("split_stratified: says so where the values are too rare for the fractions") {
+  std::vector<std::int64_t> pairs(1000);
+  for (std::size_t at = 0; at < pairs.size(); ++at) pairs[at] = static_cast<std::int64_t>(at / 2);
+  const auto data = ry::Dataset::from_columns({{"class", pairs}});
+  CHECK_THROWS_WITH(ry::split_stratified(data, "class", {0.8, 0.2}), ContainsSubstring("500 values of \"class\"") &&
+                                                                         ContainsSubstring("2 samples or fewer") &&
+                                                                         ContainsSubstring("split()"));
 }
 
 TEST_CASE("split: refuses a dataset that has no end, or more samples than places fit in memory") {

@@ -13,8 +13,10 @@
 #include "unit/data/compressed.hpp"
 #include "unit/data/tar_files.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -215,3 +217,79 @@ TEST_CASE("TarStream: reads compressed archives, from any sample on") {
   CHECK(stream.skipped() == 10);
 }
 #endif
+
+TEST_CASE("TarSource: learns the columns from the first archive that has samples") {
+  const TemporaryFolder folder;
+  const auto empty = folder.write("0.tar", tar_end);
+  const auto full = folder.write("1.tar", tar_file("0.txt", "zero") + tar_end);
+  for (const auto& policy : {ry::OnError::stop(), ry::OnError::skip()}) {
+    const ry::TarSource source{{empty, full}, {.on_error = policy}};
+    CHECK(source.count() == 1);
+    CHECK(text_of(source, 0, "txt") == "zero");
+  }
+  CHECK_THROWS_WITH((ry::TarSource{{empty, empty}}.schema()), ContainsSubstring("0.tar holds no files"));
+  const auto cut = folder.write("cut.tar", tar_file("0.txt", "zero").substr(0, 300));
+  CHECK_THROWS_WITH((ry::TarSource{{cut, full}}.schema()), ContainsSubstring("cut off"));
+  CHECK(ry::TarSource{{cut, full}, {.on_error = ry::OnError::skip()}}.count() == 1);
+}
+
+TEST_CASE("TarSource: links are damage of which the name is told") {
+  const TemporaryFolder folder;
+  const auto link = [](const std::string& name, const std::string& target, char type) {
+    std::string header = tar_header(name, 0, type);
+    header.replace(157, target.size(), target);
+    std::uint64_t sum = 0;
+    header.replace(148, 8, "        ");
+    for (const char c : header) sum += static_cast<unsigned char>(c);
+    header.replace(148, 7, octal(sum, 6) + '\0');
+    return header;
+  };
+  const std::string long_target = std::string(150, 't') + ".txt";
+  const std::string pax = "176 linkpath=" + std::string(158, 'p') + ".txt\n";
+  const std::string all = tar_file("0.txt", "zero") + link("1.txt", "0.txt", '1') + link("2.txt", "0.txt", '2') +
+                          link("folder", "x", '2') + tar_file("././@LongLink", long_target + '\0', 'K') +
+                          link("3.txt", long_target.substr(0, 100), '2') + tar_file("pax", pax, 'x') +
+                          link("4.txt", "short", '2') + tar_file("5.txt", "five") + tar_end;
+  const auto path = folder.write("a.tar", all);
+  const auto error_after = [&](std::uint64_t skips) {
+    try {
+      return std::to_string(*ry::TarSource{path, {.on_error = ry::OnError::at_most(skips)}}.count());
+    } catch (const ry::DataError& error) {
+      return std::string{error.what()};
+    }
+  };
+  CHECK_THAT(error_after(0), ContainsSubstring("sample \"1\": its .txt is a link to \"0.txt\"") &&
+                                 ContainsSubstring("--hard-dereference"));
+  CHECK_THAT(error_after(1), ContainsSubstring("sample \"2\": its .txt is a link to \"0.txt\""));
+  CHECK_THAT(error_after(2), ContainsSubstring("sample \"3\": its .txt is a link to \"tttt"));
+  CHECK_THAT(error_after(3), ContainsSubstring("sample \"4\": its .txt is a link to \"pppp"));
+  CHECK(error_after(4) == "2");
+}
+
+TEST_CASE("TarSource: reads archives that were put one behind the other") {
+  const TemporaryFolder folder;
+  const std::string zeros(10240, '\0');
+  const auto path = folder.write("a.tar", tar_file("0.txt", "zero") + zeros + tar_file("1.txt", "one") + zeros +
+                                              tar_file("2.txt", "two") + tar_end + std::string(512, 'x') +
+                                              tar_file("3.txt", "not a part"));
+  const ry::TarSource source{path};
+  CHECK(source.count() == 3);
+  CHECK(text_of(source, 2, "txt") == "two");
+}
+
+TEST_CASE("TarSource: says what reads a compressed archive, and notices that one was written to") {
+  const TemporaryFolder folder;
+  const auto packed = folder.write("a.tar.gz", "\x1F\x8B\x08");
+  CHECK_THROWS_WITH(ry::TarSource{packed}.schema(), ContainsSubstring("a.tar.gz") && ContainsSubstring("ry::gzip"));
+  const auto frames = folder.write("a.tar.zst", "\x28\xB5\x2F\xFD" + std::string(600, ' '));
+  CHECK_THROWS_WITH((ry::TarSource{frames, {.text = {"txt"}}}.count()), ContainsSubstring("ry::zstd"));
+#if RAILYARD_WITH_ZLIB
+  CHECK_THROWS_WITH(ry::TarStream{ry::gzip(frames)}.schema(), ContainsSubstring("read it with ry::zstd(paths)"));
+#endif
+  const auto path = folder.write("a.tar", tar_file("0.txt", "old") + tar_end);
+  const ry::TarSource source{path};
+  CHECK(text_of(source, 0, "txt") == "old");
+  folder.write("a.tar", tar_file("0.txt", "new") + tar_end);
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() + std::chrono::hours{1});
+  CHECK_THROWS_WITH(text_of(source, 0, "txt"), ContainsSubstring("a.tar") && ContainsSubstring("has changed"));
+}

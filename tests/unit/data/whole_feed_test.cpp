@@ -17,6 +17,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -53,6 +54,29 @@ ry::Dataset with_drawn_mark(const ry::Dataset& from) {
   });
 }
 
+// The same, of which an operation has made so much that blocks are cut into parts.
+ry::Dataset enlarged_meanwhile(const ry::Dataset& from) {
+  const auto enlarge = [](const ry::Sample& in, ry::SampleWriter& out) {
+    out.set("word", std::string{in.text("word")} + "." + std::string(1000, 'x'));
+  };
+  const auto restore = [](const ry::Sample& in, ry::SampleWriter& out) {
+    out.set("word", in.text("word").substr(0, in.text("word").find('.')));
+  };
+  return from.map(enlarge).map(restore);
+}
+
+// Others for another rank.
+ry::Dataset without_some(const ry::Dataset& from, std::size_t rank) {
+  return from.filter([rank](const ry::Sample& in, ry::SampleRandom& random) {
+    return (in.id() + rank) % 5 < 2 && random.below(10) > 0;
+  });
+}
+ry::Dataset some_twice(const ry::Dataset& from) {
+  return from.flat_map([](const ry::Sample& in, ry::SampleList& out) {
+    for (std::uint64_t time = 0; time <= in.id() % 2; ++time) out.add().set("n", in.number("n"));
+  });
+}
+
 // What all workers have alike, of which each gets the whole.
 const std::vector<std::function<ry::Dataset(std::size_t, const SharedCount&)>>& whole_datasets() {
   static const std::vector<std::function<ry::Dataset(std::size_t, const SharedCount&)>> all{
@@ -67,6 +91,12 @@ const std::vector<std::function<ry::Dataset(std::size_t, const SharedCount&)>>& 
       [](std::size_t count, const SharedCount& made) {
         const auto odd = counted_stream(count, made).filter([](const ry::Sample& in) { return in.id() % 2 == 1; });
         return with_drawn_mark(with_drawn_mark(odd.shuffle_window(30)).alike("whole"));
+      },
+      [](std::size_t count, const SharedCount& made) {
+        return with_drawn_mark(without_some(counted_function(count, made).alike("whole"), 0));
+      },
+      [](std::size_t count, const SharedCount& made) {
+        return some_twice(with_drawn_mark(without_some(counted_stream(count, made).alike("whole"), 1)));
       }};
   return all;
 }
@@ -246,6 +276,80 @@ TEST_CASE("HostFeed: each worker computes by itself what only it does with what 
   CHECK(seen[0][0] != seen[1][0]);
 }
 
+TEST_CASE("HostFeed: what each worker chooses for itself of what all have alike, in batches of its own, is read once") {
+  for (const bool is_stream : {false, true}) {
+    SharedCount made;
+    const auto common = (is_stream ? counted_stream(1000, made) : counted_function(1000, made)).alike("common");
+    const auto dataset_of = [&](std::size_t rank) {
+      const auto chosen = without_some(with_drawn_mark(common), rank);
+      return rank % 2 == 0 ? with_drawn_mark(chosen) : some_twice(chosen);
+    };
+    const auto options_of = [](std::size_t rank) {
+      return ry::EpochOptions{.global_batch_size = 3 + 5 * rank, .seed = 4, .micro_batches = 1 + rank};
+    };
+    std::vector<FedSamples> expected;
+    for (const std::size_t rank : {0U, 1U, 2U}) expected.push_back(read_alone(dataset_of(rank), options_of(rank)));
+    CHECK(expected[0] != expected[1]);
+    *made = 0;
+    const auto seen = on_host(3, [&](std::size_t rank, HostFeed& feed) {
+      FedSamples all;
+      ry::EpochReader reader{dataset_of(rank), options_of(rank), through(feed)};
+      while (const auto step = reader.next()) append_fed(all, *step);
+      if (feed.alone_from() != HostFeed::never) all.push_back("has read alone");
+      return all;
+    });
+    CAPTURE(is_stream);
+    CHECK(seen == expected);
+    CHECK(*made == 1000);
+  }
+}
+
+TEST_CASE("HostFeed: workers that choose for themselves go on where the process that reads for them is killed") {
+  for (const int num_taken : {0, 1, 30, 31}) {
+    SharedCount made;
+    const auto samples = counted_function(3000, made);
+    const auto common = (num_taken % 2 == 0 ? samples : enlarged_meanwhile(samples)).alike("common");
+    const ry::EpochOptions options{.global_batch_size = 8, .prefetch = 1, .bound_bytes = std::size_t{1} << 16U};
+    const FedSamples expected = read_alone(some_twice(without_some(common, 1)), options);
+    LeadingProcess leader{[&](HostFeed& feed) {
+      ry::EpochReader reader{without_some(common, 0), options, through(feed)};
+      while (reader.next()) continue;
+      while (true) ::pause();  // with its reader
+    }};
+    HostFeed feed{seat(leader.store(), 1, 2), 4096};
+    FedSamples seen;
+    ry::EpochReader reader{some_twice(without_some(common, 1)), options, through(feed)};
+    for (int batch = 0; batch < num_taken; ++batch) append_fed(seen, *reader.next());
+    leader.kill();
+    while (const auto step = reader.next()) append_fed(seen, *step);
+    CHECK(feed.alone_from() < 3000);
+    CHECK(seen == expected);
+  }
+}
+
+TEST_CASE("HostFeed: what workers throw while they choose comes to them alone, and what the common one throws to all") {
+  SharedCount made;
+  const auto failures = on_host(2, [&](std::size_t rank, HostFeed& feed) {
+    const auto fails_at = [](const ry::Dataset& from, std::uint64_t id) {
+      return from.map([id](const ry::Sample& in, ry::SampleWriter&) {
+        if (in.id() == id) throw std::runtime_error{"bad sample"};
+      });
+    };
+    const auto common = fails_at(counted_function(2000, made), 1500).alike("common");
+    const auto dataset = without_some(rank == 0 ? common : fails_at(common, 700), rank);
+    try {
+      const ry::EpochOptions options{.global_batch_size = 7, .bound_bytes = std::size_t{1} << 16U};  // small blocks
+      ry::EpochReader reader{dataset, options, through(feed)};
+      while (reader.next()) continue;
+      return std::string{};
+    } catch (const ry::DataError& error) {
+      return std::string{error.what()};
+    }
+  });
+  CHECK_THAT(failures[0], ContainsSubstring("sample 1500"));
+  CHECK_THAT(failures[1], ContainsSubstring("sample 700"));
+}
+
 TEST_CASE("is_own_part: what may choose samples by rank makes a part of one's own, and what tells all does not") {
   using ry::detail::is_own_part;
   SharedCount made;
@@ -330,14 +434,19 @@ TEST_CASE("HostFeed: what is given whole keeps to the bound of memory on all wor
                                                   out.set("bytes", std::vector<std::uint8_t>(16384, id & 0xffU));
                                                 })
                          .alike("large");  // 32 MB
-  const auto uses = on_host(3, [&](std::size_t /*rank*/, HostFeed& feed) {
-    std::size_t largest = 0;
-    ry::EpochReader reader{
-        large, {.global_batch_size = 16, .shuffle = true, .prefetch = 1000, .bound_bytes = bound}, through(feed)};
-    while (const auto step = reader.next()) largest = std::max(largest, reader.used_bytes());
-    return largest;
-  });
-  for (const std::size_t largest : uses) CHECK(largest <= bound * 11 / 10);
+  const auto halved = large.filter([](const ry::Sample& in) { return in.id() % 2 == 0; });
+  for (const ry::Dataset& dataset : {large, halved}) {
+    const auto uses = on_host(3, [&](std::size_t /*rank*/, HostFeed& feed) {
+      std::size_t largest = 0;
+      ry::EpochReader reader{
+          dataset,
+          {.global_batch_size = 16, .shuffle = dataset.is_indexed(), .prefetch = 1000, .bound_bytes = bound},
+          through(feed)};
+      while (const auto step = reader.next()) largest = std::max(largest, reader.used_bytes());
+      return largest;
+    });
+    for (const std::size_t largest : uses) CHECK(largest <= bound * 11 / 10);
+  }
 }
 
 TEST_CASE("HostFeed: the others go on where the process that reads what all get whole is killed") {

@@ -49,6 +49,27 @@ TEST_CASE("zstd: says where a file is damaged or cut off, and names the line of 
   CHECK_THAT(first_error(zstd_text("one\ntwo\n\xFF\n")), ContainsSubstring("a.zst:3: "));
 }
 
+TEST_CASE("zstd: what can be read of a damaged frame does not depend on the frames before it") {
+  using namespace std::literals;
+  const TemporaryFolder folder;
+  // Says that it holds 256 bytes, and has a block of 833: where libzstd has room for them, it gives them.
+  const std::string damaged{"\x28\xB5\x2F\xFD\x50\x30\0\0\x0A\x1A\0\0\0\x0A\x50\x30"sv};
+  const std::string text = compressed::many_rows(0, 100'000);
+  const auto bytes_after = [&](std::size_t former, const std::string& bytes) {
+    ry::detail::ZstdStream stream{folder.write("a.zst", bytes)};
+    std::string part(8, '\0');
+    std::size_t all = 0;
+    try {
+      for (std::size_t got = part.size(); got == part.size(); all += got) got = stream.read(part.data(), part.size());
+    } catch (const ry::detail::StreamDamage& damage) {
+      all += damage.got();
+    }
+    return all - former;
+  };
+  CHECK(bytes_after(text.size(), zstd_text(text) + damaged) == bytes_after(0, damaged));
+  CHECK(bytes_after(3, zstd_text("abc") + damaged) == bytes_after(0, damaged));
+}
+
 TEST_CASE("zstd: a run that is killed goes on at the begin of the last frame") {
   const TemporaryFolder folder;
   const std::string text = compressed::many_rows(0, 700'000);

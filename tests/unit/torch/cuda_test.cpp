@@ -13,12 +13,11 @@
 #include "railyard/train/train_state.hpp"
 
 #include "railyard/workers/processes.hpp"
-#include "railyard/workers/threads.hpp"
 
+#include "cuda_devices.hpp"
 #include "equal_net.hpp"
 #include "fit.hpp"
 #include "support/catch.hpp"
-#include "support/fake_gpus.hpp"
 #include "support/staged_nccl.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -27,14 +26,11 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
-
-#include <dlfcn.h>
 
 namespace cuda {  // suites are compiled as one source as well
 
@@ -42,34 +38,15 @@ namespace {
 
 namespace ry = railyard;
 using Catch::Matchers::Contains;
-using railyard_test::FakeGpus;
 using railyard_test::has_gpu;
 using railyard_test::TestNccl;
 using test::batch_size;
 using test::equal_net;
+using test::FakeDevices;
 using test::num_samples;
+using test::on_devices;
+using test::on_processes;
 using test::samples_of;
-
-// Four GPUs, as NVML, CUDA's libraries and LibTorch show them: as many in all tests, for LibTorch counts them once.
-struct FakeDevices {
-  FakeDevices() {
-    if (has_gpu()) return;
-    gpus.emplace(4);
-    if (::dlopen(RAILYARD_TEST_FAKE_TORCH_CUDA, RTLD_NOW | RTLD_GLOBAL) == nullptr) FAIL(::dlerror());
-  }
-  std::optional<FakeGpus> gpus{};
-};
-
-// Ranks that share a GPU are processes, or NCCL would not take them.
-template <class Function>
-ry::Result on_devices(int num_workers, Function function) {
-  if (has_gpu()) return test::try_run<TestNccl, ry::Processes>(num_workers, std::move(function));
-  return test::try_run<TestNccl, ry::Threads>(num_workers, std::move(function));
-}
-template <class Function>
-ry::Result on_processes(int num_workers, Function function) {
-  return test::try_run<TestNccl, ry::Processes>(num_workers, std::move(function));
-}
 
 torch::Tensor weights_of(const torch::nn::Sequential& net) {
   return torch::nn::utils::parameters_to_vector(net->parameters()).detach().cpu();

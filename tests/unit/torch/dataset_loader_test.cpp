@@ -19,6 +19,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -420,6 +421,22 @@ TEST_CASE("Loader of a Dataset: batches that are kept or written to are nobody e
     check_kept_batches(worker, every_third(183), {.global_batch_size = 8, .prefetch = 3});
   };
   test::on_processes(2, through_one_reader);
+}
+
+TEST_CASE("Loader of a Dataset: an exception of a collate function says of which samples it is") {
+  const auto error = test::error_of(2, [](auto& worker) {
+    const auto collate = [](const ry::Block& block) -> std::pair<at::Tensor, at::Tensor> {
+      for (const std::uint64_t id : block.ids()) {
+        if (id == 13) throw std::runtime_error{"a bad sample"};
+      }
+      return {torch::ones({4}), torch::ones({4})};
+    };
+    auto loader = ry::prepare_loader(worker, numbered_columns(40).named("pictures"),
+                                     {.global_batch_size = 8, .collate = collate});
+    for (const auto& batch : loader) static_cast<void>(batch);
+  });
+  CHECK_THAT(error, ContainsSubstring("LoaderOptions::collate of ") && ContainsSubstring("(dataset \"pictures\")") &&
+                        ContainsSubstring(": samples 12 to 15: a bad sample"));
 }
 
 TEST_CASE("Loader of a Dataset: makes its tensors on the thread that reads, a collate function runs on the loop's") {

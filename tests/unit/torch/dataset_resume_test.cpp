@@ -459,8 +459,8 @@ TEST_CASE("Datasets of a run: a run that goes on with batches of another size is
   };
   CHECK_FALSE(warns_of(fit_with(6, 0, 2), "instead of"));
   CHECK_FALSE(warns_of(fit_with(6, 0, 4), "instead of"));
-  CHECK(warns_of(fit_with(12, 0, 5), "another size of batches: global batch size 12 instead of 6"));
-  CHECK(warns_of(fit_with(0, 3, 7), "global batch size none instead of 12, batch size per worker 3 instead of none"));
+  CHECK(warns_of(fit_with(12, 0, 5), "goes on with a global batch size of 12 instead of a global batch size of 6"));
+  CHECK(warns_of(fit_with(0, 3, 7), "with a batch size per worker of 3 instead of a global batch size of 12"));
 }
 
 TEST_CASE("Datasets of a run: damaged samples are told of where a loop does not go to the end, too") {

@@ -139,7 +139,8 @@ void compare_with_plain(const Options& options, torch::Dtype dtype, double toler
 
 }  // namespace
 
-TEST_CASE("TRAPS 14: SGD in f32 trains on 1, 2, 3, 4 and 7 workers as it does alone, to 1e-6 (FAULTS D1-D4, D36)") {
+TEST_CASE(
+    "TRAPS 14: SGD in f32 trains on 1, 2, 3, 4 and 7 workers as it does alone, to 1e-6 (FAULTS D1, D2, D3, D4, D36)") {
   compare_with_plain<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9), torch::kFloat, 1e-6);
 }
 

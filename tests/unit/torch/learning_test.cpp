@@ -12,6 +12,13 @@
 #include "run.hpp"
 #include "support/catch.hpp"
 
+#ifdef RAILYARD_WITH_LAUNCHED
+#include "railyard/workers/launched.hpp"
+
+#include "unit/train/launched_processes.hpp"
+#include "unit/train/scratch.hpp"
+#endif
+
 #include <torch/torch.h>
 
 #include <cctype>
@@ -219,19 +226,18 @@ constexpr double good_loss = 2.4;
 // Who has seen one half of the digits reads one half at best.
 constexpr double good_accuracy = 0.8;
 
+void learn(ry::Worker& worker, Way way) {
+  const double loss = learnt_to_spell(worker, way);
+  const double accuracy = learnt_to_read(worker, way);
+  EXPECT(worker.mean(loss) == loss && worker.mean(accuracy) == accuracy);  // alike on all
+  worker.report({{"loss", loss}, {"accuracy", accuracy}});
+}
+
 template <class Backend, class Scaling>
 void check_pair() {
   for (const Way way : {Way::plain, Way::prepared}) {
-    const auto metrics = test::try_run<Backend, Scaling>(
-                             2,
-                             [way](auto& worker) {
-                               const double loss = learnt_to_spell(worker, way);
-                               const double accuracy = learnt_to_read(worker, way);
-                               EXPECT(worker.mean(loss) == loss && worker.mean(accuracy) == accuracy);  // alike on all
-                               worker.report({{"loss", loss}, {"accuracy", accuracy}});
-                             })
-                             .value_or_throw()
-                             .metrics();
+    const auto metrics =
+        test::try_run<Backend, Scaling>(2, [way](auto& worker) { learn(worker, way); }).value_or_throw().metrics();
     CHECK(metrics.at("loss").number() < good_loss);
     CHECK(metrics.at("accuracy").number() > good_accuracy);
   }
@@ -258,6 +264,29 @@ TEST_CASE("Learning: a transformer spells and a residual network reads, with Sha
 TEST_CASE("Learning: a transformer spells and a residual network reads, with Gloo and Processes") {
   check_pair<ry::Gloo, ry::Processes>();
 }
+
+#ifdef RAILYARD_WITH_LAUNCHED
+TEST_CASE("Learning: a transformer spells and a residual network reads, with Gloo and Launched") {
+  for (const Way way : {Way::plain, Way::prepared}) {
+    const Scratch scratch;
+    launched_runs::LaunchedProcesses launched{
+        scratch, 2, [&](int) {
+          const ry::Result result =
+              ry::Trainer<ry::Gloo, ry::Launched>{
+                  [way](ry::Worker& worker) { learn(worker, way); },
+                  {.num_workers = 1},
+                  {.name = "learning", .storage_path = scratch.path(), .seed = 3, .progress = ry::Progress::quiet}}
+                  .fit();
+          if (!result) return result.error();
+          const bool is_good = result.metrics().at("loss").number() < good_loss &&
+                               result.metrics().at("accuracy").number() > good_accuracy;
+          return fmt::format("{} workers, {}", result.world_size(), is_good ? "learnt" : "not learnt");
+        }};
+    CHECK(launched.words(0) == "2 workers, learnt");
+    CHECK(launched.words(1) == "2 workers, learnt");
+  }
+}
+#endif
 
 TEST_CASE("Learning: workers that do not average miss the bounds by far") {
   test::on_processes(2, [](auto& worker) {

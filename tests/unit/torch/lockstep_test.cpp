@@ -58,7 +58,7 @@ TEST_CASE("lockstep: FAULTS A1: ranks with 1, 3 and 2 batches take 3 steps, and 
   test::on_processes(3, body);
 }
 
-TEST_CASE("lockstep: costs no collective beside the exchange of gradients") {
+TEST_CASE("lockstep: costs no collective beside the exchange of gradients (TRAPS 16)") {
   static_cast<void>(test::try_run<ry::Local, ry::Threads>(2, [](auto& worker) {
                       auto net = one_weight(worker);
                       const auto batches = batches_of_rank(worker, 3 + worker.rank());

@@ -6,6 +6,7 @@
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
 
+#include "autograd_functions.hpp"
 #include "run.hpp"
 #include "support/catch.hpp"
 
@@ -319,7 +320,8 @@ TEST_CASE("ModelOptions: steps that were left out are counted, and the Result wa
       for (int step = 0; step < 3; ++step) {
         worker.samples(1);
         const bool is_bad = worker.rank() == 1 && step < num_bad;
-        (net->weight.sum() * (is_bad ? std::numeric_limits<double>::quiet_NaN() : 1.0)).backward();
+        const double factor = is_bad ? std::numeric_limits<double>::quiet_NaN() : 1.0;
+        ((net->weight.sum() + net->bias.sum()) * factor).backward();
       }
     });
     REQUIRE(result);
@@ -475,24 +477,6 @@ TEST_CASE("ModelOptions: a model that is gone on one rank alone does not part th
 
 namespace {
 
-// Keeps nothing of the forward pass: backward() computes it anew and runs a backward pass of its own inside.
-class Checkpoint : public torch::autograd::Function<Checkpoint> {
- public:
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
-                               const torch::Tensor& weight) {
-    context->save_for_backward({x, weight});
-    return torch::tanh(torch::matmul(x, weight));
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const auto saved = context->get_saved_variables();
-    const torch::AutoGradMode with_gradients{true};
-    auto x = saved[0].detach().set_requires_grad(true);
-    torch::tanh(torch::matmul(x, saved[1])).backward(gradients[0]);
-    return {x.grad(), torch::Tensor{}};
-  }
-};
-
 struct TwoWeights : torch::nn::Module {
   TwoWeights() {
     torch::manual_seed(5);
@@ -501,7 +485,7 @@ struct TwoWeights : torch::nn::Module {
   }
   [[nodiscard]] torch::Tensor forward(const torch::Tensor& x, bool is_checkpointed, bool is_tied) const {
     const auto layer = [is_checkpointed](const torch::Tensor& in, const torch::Tensor& weight) {
-      return is_checkpointed ? Checkpoint::apply(in, weight) : torch::tanh(torch::matmul(in, weight));
+      return is_checkpointed ? test::Again::apply(in, weight) : torch::tanh(torch::matmul(in, weight));
     };
     return layer(layer(x, first), is_tied ? first : second);
   }

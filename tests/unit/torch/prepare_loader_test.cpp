@@ -37,6 +37,35 @@ struct OwnDataset : torch::data::Dataset<OwnDataset> {
   std::size_t count;
 };
 
+// Samples of a type of the user's own, which differ in length.
+struct Walk {
+  std::vector<float> steps;
+  std::string name;
+};
+
+struct Walks : torch::data::Dataset<Walks, Walk> {
+  Walk get(std::size_t index) override {
+    return {std::vector<float>(index % 3 + 1, static_cast<float>(index)), std::to_string(index)};
+  }
+  torch::optional<std::size_t> size() const override { return 7; }
+};
+
+// One row for each: its steps, and zeros behind them. The target is what its name says.
+struct PaddedWalks : torch::data::transforms::Collation<torch::data::Example<>, std::vector<Walk>> {
+  torch::data::Example<> apply_batch(std::vector<Walk> walks) override {
+    const auto rows = static_cast<std::int64_t>(walks.size());
+    torch::data::Example<> made{torch::zeros({rows, 3}), torch::zeros({rows}, torch::kLong)};
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const Walk& walk = walks[static_cast<std::size_t>(row)];
+      for (std::size_t at = 0; at < walk.steps.size(); ++at) {
+        made.data[row][static_cast<std::int64_t>(at)] = walk.steps[at];
+      }
+      made.target[row] = std::stol(walk.name);
+    }
+    return made;
+  }
+};
+
 // It throws something where it is asked for sample 11.
 template <class Fault>
 struct FaultyDataset : torch::data::Dataset<FaultyDataset<Fault>> {
@@ -90,6 +119,22 @@ TEST_CASE("prepare_loader: takes datasets, LibTorch datasets, mapped ones and su
     EXPECT(batches_of(worker, of_mapped) == expected);
     auto bare = ry::prepare_loader(worker, torch::data::datasets::TensorDataset(numbered(5).first), options);
     for (const auto& batch : bare) EXPECT(!batch.target.defined() && batch.data.dim() == 2);
+  });
+}
+
+TEST_CASE("prepare_loader: samples of a user's own type are collated by a user's Collation") {
+  test::on_threads(2, [](auto& worker) {
+    auto loader = ry::prepare_loader(worker, Walks{}.map(PaddedWalks{}), {.global_batch_size = 4});
+    Numbers seen;
+    for (const auto& batch : loader) {
+      for (std::int64_t row = 0; row < static_cast<std::int64_t>(batch.size()); ++row) {
+        const auto number = batch.target[row].template item<std::int64_t>();
+        const auto sum = static_cast<float>(number * (number % 3 + 1));
+        EXPECT(batch.data[row].sum().template item<float>() == sum);
+        seen.push_back(number);
+      }
+    }
+    EXPECT(seen == (worker.rank() == 0 ? Numbers{0, 1, 4, 5} : Numbers{2, 3, 6}));
   });
 }
 

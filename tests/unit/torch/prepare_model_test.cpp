@@ -108,7 +108,8 @@ bool is_close(const torch::Tensor& tensor, std::vector<double> values) {
 
 }  // namespace
 
-TEST_CASE("prepare_model: 1, 2 and 4 threads train as one plain loop does on the same batches (FAULTS D1-D4, D36)") {
+TEST_CASE(
+    "prepare_model: 1, 2 and 4 threads train as one plain loop does on the same batches (FAULTS D1, D2, D3, D4, D36)") {
   for (const int workers : {1, 2, 4}) {
     test::on_both_threads(workers, [](auto& worker) {
       EXPECT(distance_of_sgd_f32(worker) < 1e-6);  // only the order of summation differs

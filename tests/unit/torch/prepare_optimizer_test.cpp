@@ -324,7 +324,7 @@ TEST_CASE("prepare_optimizer: what would go wrong without a word is refused (TRA
           ContainsSubstring("of group 0\" on rank 1 and \"parameter 0.weight"));
 }
 
-TEST_CASE("prepare_optimizer: ranks may take a step in different numbers of micro-batches (FAULTS D1-D4)") {
+TEST_CASE("prepare_optimizer: ranks may take a step in different numbers of micro-batches (FAULTS D1, D2, D3, D4)") {
   const double alone = trained_alone<torch::optim::SGD>(torch::optim::SGDOptions(0.1), 0, torch::kFloat64);
   for (const bool is_prepared : {false, true}) {
     for (const auto overlap : {ry::Overlap::off, ry::Overlap::on}) {

@@ -10,6 +10,8 @@
 #include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
 
+#include <chrono>
+#include <ctime>
 #include <string>
 #include <utility>
 
@@ -19,6 +21,18 @@
 namespace test {
 
 namespace ry = railyard;
+
+// Computes for so much of a core's time, however fast LibTorch is and whoever else has the cores.
+inline void compute_for(std::chrono::nanoseconds time) {
+  const auto used = [] {
+    struct timespec now {};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
+  };
+  const auto end = used() + time;
+  volatile double value = 1;
+  while (used() < end) value = value * 1.0001;
+}
 
 // Runs and returns rank 0's last metrics, or throws what the run has failed with.
 template <class Function>

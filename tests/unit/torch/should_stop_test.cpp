@@ -36,7 +36,7 @@ Answer ask(ry::Worker& worker) {
 
 }  // namespace
 
-TEST_CASE("should_stop: asks before the first step, twice in a row and after several steps, and not after one") {
+TEST_CASE("should_stop: asks before the first step, twice in a row and after several, and not after one (TRAPS 16)") {
   const auto body = [](auto& worker) {
     auto net = one_weight_to_stop(worker);
     EXPECT(ask(worker).asked);  // before the first step

@@ -6,6 +6,7 @@
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/prepare_optimizer.hpp"
 
+#include "autograd_functions.hpp"
 #include "run.hpp"
 #include "support/catch.hpp"
 
@@ -107,33 +108,39 @@ TEST_CASE("TRAPS 2: no rank sees what another writes into its gradient after bac
   });
 }
 
-namespace {
-
-// Passes on what it is given, and no gradient at all.
-struct Forget : torch::autograd::Function<Forget> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/, const torch::Tensor& x) {
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
-                                                 const torch::autograd::variable_list& /*gradients*/) {
-    return {torch::Tensor{}};
-  }
-};
-
-}  // namespace
-
 TEST_CASE("TRAPS 4: an undefined gradient counts as none, on one rank and on all") {
   test::on_both_threads(2, [](auto& worker) {
     auto net = prepared_pair(worker);
     worker.samples(1);
-    const auto hidden = Forget::apply(net->v);
+    const auto hidden = test::Forget::apply(net->v);
     (net->w.sum() + (worker.rank() == 0 ? net->v : hidden).sum()).backward();
     EXPECT(is_all(net->v.grad(), 0.5));
     net->zero_grad();
     net->v.mutable_grad().reset();
-    (net->w.sum() + Forget::apply(net->v).sum()).backward();
+    (net->w.sum() + test::Forget::apply(net->v).sum()).backward();
     EXPECT(!net->v.grad().defined());
   });
+}
+
+TEST_CASE(
+    "TRAPS 4: a loss that reaches no parameter exchanges nothing, and on one rank alone is an error with its step") {
+  const auto train = [](bool is_on_all) {
+    return [is_on_all](auto& worker) {
+      auto net = prepared_pair(worker);
+      auto x = torch::ones({3}, torch::kDouble).set_requires_grad(true);
+      for (int step = 1; step <= 4; ++step) {
+        worker.samples(1);
+        const bool reaches_none = step == 2 && (is_on_all || worker.rank() == 1);
+        (reaches_none ? (x * 2).sum() : (net->w * x.detach()).sum()).backward();
+        if (reaches_none) EXPECT(is_all(x.grad(), 2));
+        if (!reaches_none) EXPECT(is_all(net->w.grad(), step < 3 ? 1 : step - 1));  // nobody clears it
+      }
+    };
+  };
+  CHECK(test::error_of(2, train(true)) == "");
+  CHECK_THAT(test::error_of(2, train(false)),
+             ContainsSubstring("rank 1 is in backward pass 1 of its step 3, rank 0 in pass 1 of its step 2") &&
+                 ContainsSubstring("a loss that uses no prepared parameter"));
 }
 
 TEST_CASE("TRAPS 4: a generator and a discriminator train as they do alone") {
@@ -399,12 +406,15 @@ TEST_CASE("FAULTS A1, A2, TRAPS 17: a rank that leaves its loop early is named w
       (net->w.sum() * batch.data.sum()).backward();
     }
   };
-  CHECK_THAT(test::error_of(2, train), ContainsSubstring("rank 1 of 2") && ContainsSubstring("returned"));
+  CHECK_THAT(test::error_of(2, train), ContainsSubstring("rank 1 of 2") && ContainsSubstring("returned") &&
+                                           ContainsSubstring("exchanges gradients in step 4"));
   const auto train_on = [train](auto& worker) {
     train(worker);
     auto net = prepared_pair(worker);
   };
-  CHECK_THAT(test::error_of(2, train_on), ContainsSubstring("exchange"));
+  CHECK_THAT(test::error_of(2, train_on), ContainsSubstring("rank 1 called all_gather(") &&
+                                              ContainsSubstring("rank 0 the exchange of gradients") &&
+                                              ContainsSubstring("(step 3"));
 }
 
 namespace {

@@ -100,6 +100,26 @@ TEST_CASE("Loader of a whole Dataset: it is decoded once per host and epoch, and
                            [&] { CHECK((*decodes).exchange(0) == 3 * num_decoded); });
 }
 
+TEST_CASE("Loader of a whole Dataset: what each worker leaves out of it for itself is decoded once per host as well") {
+  const SharedNumber decodes;
+  const auto read = [](ry::Worker& worker) {
+    const int rank = worker.rank();
+    const auto mine = worker.dataset("valid").filter(
+        [rank](const ry::Sample& in) { return in.id() % 3 != static_cast<std::uint64_t>(rank); });
+    auto loader = ry::prepare_loader(worker, mine, {.batch_size_per_worker = static_cast<std::size_t>(5 + rank)});
+    std::vector<std::int64_t> expected;
+    for (std::int64_t at = 0; at < static_cast<std::int64_t>(num_decoded); ++at) {
+      if (at % 3 != rank) expected.push_back(at);
+    }
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      worker.barrier();
+      EXPECT(labels_of(loader) == expected);
+    }
+  };
+  on_threads_and_processes(3, {{"valid", decoded(decodes)}}, read,
+                           [&] { CHECK((*decodes).exchange(0) == 2 * num_decoded); });
+}
+
 TEST_CASE("Loader of a whole Dataset: workers meet in new loaders of it too, however many each has made") {
   const SharedNumber decodes;
   const auto read = [](ry::Worker& worker) {
@@ -175,7 +195,10 @@ TEST_CASE(
       int batches = 0;
       for ([[maybe_unused]] const int epoch : state.epochs(1)) {
         for ([[maybe_unused]] const auto& batch : loader) {
-          if (fails && worker.steps() == 3) throw std::runtime_error{"as planned"};
+          if (fails && worker.steps() == 3) {
+            worker.barrier();  // all have saved the third step
+            throw std::runtime_error{"as planned"};
+          }
           ++batches;
         }
       }

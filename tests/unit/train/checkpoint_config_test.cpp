@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -185,6 +186,27 @@ TEST_CASE("Checkpoints: training goes on when a rank finds no memory for its par
                     [&](const std::string& warning) { return warning.find(words) != std::string::npos; }));
 }
 
+TEST_CASE("Checkpoints: where memory has room for one snapshot each is saved once the one before is written") {
+  const Scratch scratch;
+  const ry::Result result =
+      run_in<ry::SharedMemory, ry::Processes>(scratch, 2,
+                                              [&](auto& worker) {
+                                                Weights weights;
+                                                ry::TrainState state{worker, {{"weights", weights}}};
+                                                std::optional<FileSizeLimit> limit;
+                                                for (int at = 0; at < 6; ++at) {
+                                                  worker.samples(1);
+                                                  worker.report({{"at", at}}, state);
+                                                  if (!limit) limit.emplace(0);  // there is memory for no other one
+                                                }
+                                              },
+                                              {.checkpoint = {.keep = 6}, .failure = {.memory_percent = 0}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.failed_checkpoints() == 0);
+  CHECK(names_in(result.path() / "checkpoints").size() == 6);
+}
+
 TEMPLATE_TEST_CASE(
     "Checkpoints: one that memory has no room for fails before any is taken, and training goes on (TRAPS 26)", "",
     SharedThreads, SharedProcesses) {
@@ -214,6 +236,26 @@ TEMPLATE_TEST_CASE(
            text.find("does not fit into memory: the 2 workers") != std::string::npos;
   };
   CHECK(std::count_if(result.warnings().begin(), result.warnings().end(), is_told) == 1);
+}
+
+TEMPLATE_TEST_CASE("Checkpoints: a synchronous one is there when report() returns, on each rank", "", SharedThreads,
+                   SharedProcesses) {
+  const Scratch scratch;
+  const ry::Result result = run_in<typename TestType::B, typename TestType::S>(
+      scratch, 2,
+      [](auto& worker) {
+        Weights weights;
+        ry::TrainState state{worker, {{"weights", weights}}};
+        for (int at = 0; at < 5; ++at) {
+          worker.samples(1);
+          worker.report({{"at", at}}, state);
+          const auto newest = ry::newest_checkpoint(worker.run_path());
+          if (!newest || newest->manifest().report != at) throw std::runtime_error{"it is not there"};
+          worker.barrier();
+        }
+      },
+      {.checkpoint = {.synchronous = true}});
+  CHECK(result.error() == "");
 }
 
 TEMPLATE_TEST_CASE("Checkpoints: are made although only rank 0 reports", "", SharedThreads, SharedProcesses) {

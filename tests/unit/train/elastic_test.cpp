@@ -3,12 +3,23 @@
 #include "railyard/train/detail/elastic_size.hpp"
 #include "railyard/train/scaling_config.hpp"
 
+#include "railyard/core/accuracy.hpp"
+#include "railyard/core/mean.hpp"
+
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
 
 #include <atomic>
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <sys/mman.h>
 
@@ -41,7 +52,7 @@ class Room {
   std::atomic<int>* room_;
 };
 
-// Adds the numbers of all samples, each rank those of its part of every batch.
+// Adds the numbers of all samples, each rank those of its part of every batch; each counts for itself what it has seen.
 struct Sums {
   std::int64_t sum = 0;
   std::int64_t position = 0;
@@ -62,23 +73,46 @@ void wait_for_resize(ry::Worker& worker) {
 template <class W, class Change>
 void add_all(W& worker, const Change& change) {
   Sums sums;
-  ry::TrainState state{worker, {{"sums", sums}}};
+  ry::Mean seen;
+  ry::Accuracy even;
+  ry::TrainState state{worker, {{"sums", sums}, {"seen", seen}, {"even", even}}};
   while (sums.position < num_samples) {
     worker.samples(1);
     change(worker, sums.position / batch_size);
     const auto [begin, end] = std::pair{batch_size * worker.rank() / worker.world_size(),
                                         batch_size * (worker.rank() + 1) / worker.world_size()};
     std::int64_t part = 0;
-    for (int sample = begin; sample < end; ++sample) part += sums.position + sample;
+    for (int sample = begin; sample < end; ++sample) {
+      part += sums.position + sample;
+      even.add_counts(sample % 2 == 0 ? 1 : 0, 1);
+    }
+    seen.add_sum(static_cast<double>(part), end - begin);
     worker.all_reduce(ry::buffer_of_value(part), ry::ReduceOp::sum);
     sums.sum += part;
     sums.position += batch_size;
     worker.end_step();
   }
-  worker.report({{"sum", sums.sum}, {"world_size", worker.world_size()}});
+  std::vector<double> all_seen{seen.sum(), seen.weight()};
+  worker.all_reduce(ry::buffer_of(all_seen), ry::ReduceOp::sum);
+  const ry::Accuracy all_even = worker.reduce(even);
+  worker.report({{"sum", sums.sum},
+                 {"world_size", worker.world_size()},
+                 {"seen_sum", all_seen[0]},
+                 {"seen", all_seen[1]},
+                 {"even", static_cast<double>(all_even.correct())},
+                 {"counted", static_cast<double>(all_even.samples())}});
 }
 
 constexpr std::int64_t whole_sum = std::int64_t{num_samples} * (num_samples - 1) / 2;
+
+// Whether every sample was added once, by those who add all and by those who add their own.
+void check_sums(const ry::Metrics& metrics) {
+  CHECK(metrics.at("sum").as<std::int64_t>() == whole_sum);
+  CHECK(metrics.at("seen_sum").number() == static_cast<double>(whole_sum));
+  CHECK(metrics.at("seen").number() == num_samples);
+  CHECK(metrics.at("even").number() == num_samples / 2);
+  CHECK(metrics.at("counted").number() == num_samples);
+}
 
 struct ResizeListener {
   std::vector<ry::Resize>* resizes;
@@ -87,6 +121,53 @@ struct ResizeListener {
 
 struct ThrowingListener {
   static void on_resize(const ry::Resize& /*resize*/) { throw std::runtime_error{"no other size"}; }
+};
+
+// Starts no more than so many workers again, whatever room there is said to be.
+class NarrowGroup final : public ry::WorkerGroup {
+ public:
+  static constexpr int most = 2;
+
+  explicit NarrowGroup(std::unique_ptr<ry::WorkerGroup> threads) : threads_(std::move(threads)) {}
+
+  [[nodiscard]] std::optional<ry::GroupEvent> next(const ry::Deadline& deadline) override {
+    return threads_->next(deadline);
+  }
+  void request_stop() override { threads_->request_stop(); }
+  void request_leave() override { threads_->request_leave(); }
+  void request_resize() override { threads_->request_resize(); }
+  void abort(std::string_view reason) override { threads_->abort(reason); }
+  void kill() override { threads_->kill(); }
+  [[nodiscard]] bool can_kill() const noexcept override { return threads_->can_kill(); }
+  [[nodiscard]] const ry::WorkerPage& page(int rank) const override { return threads_->page(rank); }
+  [[nodiscard]] std::vector<std::string> stacks(const ry::Deadline& deadline) override {
+    return threads_->stacks(deadline);
+  }
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
+                                                    std::size_t size_bytes) override {
+    return threads_->snapshot(rank, slot, begin, size_bytes);
+  }
+  void hold_snapshot(int rank, int slot) noexcept override { threads_->hold_snapshot(rank, slot); }
+  void release_snapshot(int rank, int slot) noexcept override { threads_->release_snapshot(rank, slot); }
+  [[nodiscard]] bool shares_snapshots() const noexcept override { return threads_->shares_snapshots(); }
+  void restart(int num_workers, std::string_view briefing) override {
+    if (num_workers > most) throw ry::Error{"there is nothing for a third one"};
+    threads_->restart(num_workers, briefing);
+  }
+  [[nodiscard]] bool forks_to_restart() const override { return threads_->forks_to_restart(); }
+
+ private:
+  std::unique_ptr<ry::WorkerGroup> threads_;
+};
+
+struct NarrowThreads {
+  static constexpr std::string_view name = "NarrowThreads";
+  static constexpr ry::Reach reach = ry::Threads::reach;
+  static constexpr bool copies_function = ry::Threads::copies_function;
+
+  static std::unique_ptr<ry::WorkerGroup> start(const ry::GroupPlan& plan, const ry::WorkerBody& body) {
+    return std::make_unique<NarrowGroup>(ry::Threads{}.start(plan, body));
+  }
 };
 
 template <class P, class Change>
@@ -118,7 +199,7 @@ TEMPLATE_TEST_CASE("Elastic: a run grows and shrinks with its room, and uses eac
       run_elastic<TestType>(scratch, room, {1, 4}, change, {.callbacks = {ResizeListener{&resizes}}});
   INFO(result.error());
   REQUIRE(result);
-  CHECK(result.metrics().at("sum").as<std::int64_t>() == whole_sum);
+  check_sums(result.metrics());
   CHECK(result.metrics().at("world_size").as<std::int64_t>() == 3);
   REQUIRE(resizes.size() == 3);
   const int expected[] = {2, 4, 1, 3};
@@ -150,9 +231,31 @@ TEST_CASE("Elastic: a run goes on with fewer workers where those that failed can
   const ry::Result result = run_elastic<SharedProcesses>(scratch, room, {2, 3}, change, config);
   INFO(result.error());
   REQUIRE(result);
-  CHECK(result.metrics().at("sum").as<std::int64_t>() == whole_sum);
+  check_sums(result.metrics());
   CHECK(result.metrics().at("world_size").as<std::int64_t>() == 2);
   CHECK(result.attempts().size() == 2);
+}
+
+TEST_CASE("Elastic: a run goes on with fewer workers where as many as before cannot be started again") {
+  const Scratch scratch;
+  const auto fail = [](ry::Worker& worker, std::int64_t step) {
+    if (worker.attempt() == 0 && step == 30 && worker.rank() == 2) throw std::runtime_error{"a test"};
+  };
+  ry::Trainer<ry::SharedMemory, NarrowThreads> trainer{
+      [fail](auto& worker) { add_all(worker, fail); },
+      {.num_workers = {1, 3}, .capacity = [] { return 3; }, .capacity_interval = std::chrono::hours{1}},
+      {.storage_path = scratch.path(),
+       .failure = {.max_failures = 1, .memory_percent = 1e12},
+       .progress = ry::Progress::quiet}};
+  const ry::Result result = trainer.fit();
+  INFO(result.error());
+  REQUIRE(result);
+  check_sums(result.metrics());
+  CHECK(result.metrics().at("world_size").as<std::int64_t>() == NarrowGroup::most);
+  REQUIRE(result.attempts().size() == 2);
+  CHECK(result.attempts()[0].world_size == 3);
+  CHECK(result.attempts()[1].world_size == NarrowGroup::most);
+  CHECK(result.attempts()[1].begin_step >= 29);
 }
 
 TEST_CASE("Elastic: says so where there is no room for the least number of workers") {
@@ -259,6 +362,12 @@ TEST_CASE("Elastic: a source of capacity that throws is told of where workers ca
   CHECK_THAT(failed.error(), ContainsSubstring("ScalingConfig::capacity threw: no answer"));
   num_asked = 1;
   CHECK_THROWS_WITH(run(wait, 0), ContainsSubstring("ScalingConfig::capacity threw: no answer"));
+}
+
+TEST_CASE("ElasticSize: by default there is room for as many workers as this process has cores") {
+  const int num_cores = ry::detail::usable_cores();
+  CHECK(ry::detail::ElasticSize{{.num_workers = {1, num_cores + 3}}}.ask() == num_cores);
+  CHECK_FALSE(ry::detail::ElasticSize{{.num_workers = {num_cores + 1, num_cores + 3}}}.ask());
 }
 
 TEST_CASE("ElasticSize: keeps within its bounds, and tries again later what could not be started") {

@@ -2,7 +2,9 @@
 #include "railyard/train/detail/election.hpp"
 
 #include "support/catch.hpp"
+#include "support/sanitizers.hpp"
 #include "unit/train/scratch.hpp"
+#include "unit/workers/support.hpp"
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/train/detail/inheritance.hpp"
@@ -59,10 +61,12 @@ struct Others {
   }
   bool try_to_follow(const ry::LeaderPlace& place, const ry::Deadline& /*deadline*/) {
     asked.push_back(place);
+    if (on_ask) on_ask();
     return takes;
   }
 
   std::function<void()> on_offer{};
+  std::function<void()> on_ask{};
   std::vector<ry::LeaderPlace> asked{};
   bool takes = true;
   bool listens = true;
@@ -269,6 +273,30 @@ TEST_CASE("Election: a signal ends it, and not the program") {
   hall.others.takes = false;
   ::raise(SIGTERM);
   CHECK_THROWS_WITH(hall.election.hold(lost_leader, "lost"), ContainsSubstring("SIGTERM came"));
+}
+
+// A suspended process does not look, nor does one that was suspended with it.
+TEST_CASE("Election: goes on after all were suspended for longer than it may last (TRAPS 25)") {
+  constexpr auto budget = railyard_test::is_sanitized ? 10s : 3s;  // a sanitizer takes its time to ask four times
+  const Scratch scratch;
+  write_lease(scratch, 7);
+  const workers_test::SharedNumber num_asked;
+  workers_test::Forked child{[&](const auto& tell) {
+    const ry::detail::Heartbeat elsewhere{touch(scratch), 20ms};
+    Hall hall{scratch, budget, {.beat = 50ms, .patience = budget / 2, .lock = 20ms}};
+    hall.others.takes = false;
+    hall.others.on_ask = [&] { hall.others.takes = (*num_asked).fetch_add(1) == 3; };
+    tell(::getpid());
+    return hall.election.hold(lost_leader, "lost").leader == LeaseId{8, "a8"} ? 0 : 1;
+  }};
+  REQUIRE(child.hear() == child.pid());
+  ::kill(child.pid(), SIGSTOP);
+  for (const auto is_over = ry::Deadline::after(budget + 500ms); !is_over.expired();) std::this_thread::sleep_for(10ms);
+  write_lease(scratch, 8);
+  REQUIRE(ry::detail::LeaderPosting{.lease = {8, "a8"}, .place = {.host = "h", .port = 2}}.write(scratch.path()) == "");
+  ::kill(child.pid(), SIGCONT);
+  CHECK(child.status() == 0);
+  CHECK((*num_asked).load() == 4);
 }
 
 TEST_CASE("RunLease: of many that take a run over at once, one has it") {

@@ -3,7 +3,7 @@
 #include "railyard/train/detail/follower_parts.hpp"
 
 #include "support/catch.hpp"
-#include "support/crash_disk.hpp"
+#include "support/failing_files.hpp"
 #include "unit/train/bare_run.hpp"
 #include "unit/train/saving_group.hpp"
 

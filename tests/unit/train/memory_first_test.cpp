@@ -65,10 +65,12 @@ struct HalfWeights {
   void load_state(const ry::State& state) { all->load_state(state); }
 };
 
-// Holds up the first checkpoint of a run before its first byte: the writer makes run.json durable first.
+// Holds up the first checkpoint of a run before its first byte: the writer makes run.json durable first, and before
+// that the reports, without which a checkpoint is written all the same.
 class StuckDisk {
  public:
-  explicit StuckDisk(const std::filesystem::path& run) : file_(run / "run.json"), kept_(run / "run.json.kept") {}
+  explicit StuckDisk(const std::filesystem::path& run, const std::string& name = "run.json")
+      : file_(run / name), kept_(run / (name + ".kept")) {}
   void stick() const {
     std::filesystem::rename(file_, kept_);
     if (::mkfifo(file_.c_str(), 0666) != 0) throw std::runtime_error{"mkfifo failed"};
@@ -83,6 +85,21 @@ class StuckDisk {
   std::filesystem::path file_;
   std::filesystem::path kept_;
 };
+
+// Trains in a program of its own, whose process number the training function gets as well; returns its exit status.
+template <class Train>
+int status_of_program(const Scratch& scratch, const Train& train_it, const ry::RunConfig& config) {
+  const pid_t program = ::fork();
+  if (program == 0) {
+    for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);  // Catch2 has handlers
+    const auto train_here = [&, program_id = ::getpid()](auto& worker) { train_it(worker, program_id); };
+    ::_exit(run_in<ry::SharedMemory, ry::Processes>(scratch, 2, train_here, config).exit_status());
+  }
+  int status = 0;
+  ::waitpid(program, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
 
 }  // namespace
 
@@ -255,32 +272,89 @@ TEST_CASE("Memory first: a run told to leave in the middle of an evaluation save
   ry::RunConfig config{.name = "run", .failure = {.max_failures = max_failures, .memory_percent = every_step}};
   config.stop_grace = std::chrono::seconds{railyard_test::is_sanitized ? 6 : 3};
   const auto seen = scratch.path() / "seen";
-  const pid_t program = ::fork();
-  if (program == 0) {
-    for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);  // Catch2 has handlers
-    const auto train_it = [&, program_id = ::getpid()](auto& worker) {
-      Weights weights;
-      const auto evaluate = [&, program_id](auto& of, std::uint64_t step) {
-        if (step != 9) return;
-        of.barrier();
-        if (of.rank() == 0) ::kill(program_id, SIGTERM);
-        // Longer than the time that is left: it is ended if nobody saves meanwhile.
-        while (!ry::newest_checkpoint(scratch.path() / "run")) ::usleep(1000);
-        std::ofstream{seen} << "by a worker that was still in the evaluation";
-        while (true) ::pause();
-      };
-      train_quietly(worker, weights, weights, evaluate);
+  const auto train_it = [&](auto& worker, pid_t program) {
+    Weights weights;
+    const auto evaluate = [&, program](auto& of, std::uint64_t step) {
+      if (step != 9) return;
+      of.barrier();
+      if (of.rank() == 0) ::kill(program, SIGTERM);
+      // Longer than the time that is left: it is ended if nobody saves meanwhile.
+      while (!ry::newest_checkpoint(scratch.path() / "run")) ::usleep(1000);
+      std::ofstream{seen} << "by a worker that was still in the evaluation";
+      while (true) ::pause();
     };
-    ::_exit(run_in<ry::SharedMemory, ry::Processes>(scratch, 2, train_it, config).exit_status());
-  }
-  int status = 0;
-  ::waitpid(program, &status, 0);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 75);
+    train_quietly(worker, weights, weights, evaluate);
+  };
+  CHECK(status_of_program(scratch, train_it, config) == 75);
   const auto checkpoint = ry::newest_checkpoint(scratch.path() / "run");
   REQUIRE(checkpoint);
   CHECK(checkpoint->manifest().step >= 8);
   CHECK(std::filesystem::exists(seen));
+}
+
+TEST_CASE("Memory first: a copy that is newer than a checkpoint on its way is saved in time as well (FAULTS B10)") {
+  const Scratch scratch;
+  ry::RunConfig config{.name = "run", .failure = {.memory_percent = every_step}};
+  config.failure.max_failures = 1;
+  config.stop_grace = std::chrono::seconds{railyard_test::is_sanitized ? 6 : 3};
+  const auto seen = scratch.path() / "seen";
+  const auto train_it = [&](auto& worker, pid_t program) {
+    const StuckDisk disk{worker.run_path(), "metrics.jsonl"};
+    Weights weights;
+    ry::TrainState state{worker, {{"weights", weights}}};
+    worker.report({{"begins", true}});
+    while (!std::filesystem::exists(worker.run_path() / "metrics.jsonl")) ::usleep(1000);
+    worker.barrier();
+    if (worker.rank() == 0) disk.stick();
+    worker.barrier();
+    for (std::uint64_t step = 0; step < 9; ++step) {
+      worker.samples(1);
+      weights.step(step);
+      step == 4 ? worker.report({{"step", step}}, state) : worker.end_step();
+    }
+    worker.barrier();
+    if (worker.rank() == 0) {  // it evaluates now
+      ::kill(program, SIGTERM);
+      while (!worker.page().stop_requested.load()) ::usleep(1000);
+      disk.free();
+      const auto step = [&] {
+        const auto newest = ry::newest_checkpoint(scratch.path() / "run");
+        return newest ? newest->manifest().step : 0;
+      };
+      while (step() < 8) ::usleep(1000);
+      std::ofstream{seen} << "by a worker that was still in the evaluation";
+    }
+    while (true) ::pause();
+  };
+  CHECK(status_of_program(scratch, train_it, config) == 75);
+  CHECK(std::filesystem::exists(seen));
+}
+
+TEST_CASE("Memory first: a run told to leave while its workers start again saves what they were to go on from") {
+  const Scratch scratch;
+  ry::RunConfig config{.name = "run", .failure = {.max_failures = 1, .memory_percent = every_step}};
+  config.stop_grace = std::chrono::seconds{railyard_test::is_sanitized ? 6 : 3};
+  const auto seen = scratch.path() / "seen";
+  const auto train_it = [&](auto& worker, pid_t program) {
+    if (worker.attempt() == 1) {  // it prepares, and has put nothing back yet
+      worker.barrier();
+      if (worker.rank() == 0) ::kill(program, SIGTERM);
+      while (!ry::newest_checkpoint(scratch.path() / "run")) ::usleep(1000);
+      std::ofstream{seen} << "by a worker that was still starting";
+      while (true) ::pause();
+    }
+    const auto fail = [](auto& of, std::uint64_t step) {
+      if (step == 9 && of.rank() == 1) throw std::runtime_error{"a test"};
+    };
+    Weights weights;
+    train_quietly(worker, weights, weights, fail);
+  };
+  CHECK(status_of_program(scratch, train_it, config) == 75);
+  CHECK(std::filesystem::exists(seen));
+  const auto checkpoint = ry::newest_checkpoint(scratch.path() / "run");
+  REQUIRE(checkpoint);
+  checkpoint->verify();
+  CHECK(checkpoint->manifest().step >= 7);
 }
 
 TEST_CASE("Memory first: no step of an epoch is left out where no part of the state knows the place in it") {

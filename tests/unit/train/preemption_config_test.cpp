@@ -99,10 +99,11 @@ TEMPLATE_TEST_CASE(
   const ry::Result whole = run<SharedProcesses>(scratch, never);
   CHECK(status_after<TestType>(scratch, SIGTERM, {.name = "term"}) == 75);
   CHECK(status_after<TestType>(scratch, SIGUSR1, {.name = "usr", .preemption = {.exit_status = 99}}) == 99);
+  CHECK(status_after<TestType>(scratch, SIGUSR2, {.name = "usr2", .preemption = {.signals = {SIGUSR2}}}) == 75);
   CHECK(status_after<TestType>(scratch, SIGINT, {.name = "int"}) == 128 + SIGINT);
   std::ofstream{scratch.path() / "drain"};
   CHECK(status_after<TestType>(scratch, 0, {.name = "file", .preemption = {.file = scratch.path() / "drain"}}) == 75);
-  for (const std::string name : {"term", "usr", "int", "file"}) {
+  for (const std::string name : {"term", "usr", "usr2", "int", "file"}) {
     INFO(name);
     const auto checkpoint = ry::newest_checkpoint(scratch.path() / name);
     REQUIRE(checkpoint);
@@ -115,9 +116,19 @@ TEMPLATE_TEST_CASE(
 
 TEST_CASE("Preemption: a signal that is not heard is refused instead of ending the program when it comes") {
   const Scratch scratch;
-  CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "usr2", .preemption = {.signals = {SIGTERM, SIGUSR2}}}),
-                    ContainsSubstring("RunConfig::preemption.signals") && ContainsSubstring("SIGUSR2"));
-  CHECK_FALSE(std::filesystem::exists(scratch.path() / "usr2"));
+  CHECK_THROWS_WITH(
+      run<SharedThreads>(scratch, never, {.name = "alarm", .preemption = {.signals = {SIGTERM, SIGALRM}}}),
+      ContainsSubstring("RunConfig::preemption.signals") && ContainsSubstring("SIGALRM"));
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "alarm"));
+}
+
+TEST_CASE("Preemption: SIGUSR1 and SIGUSR2 are the program's own where they announce nothing") {
+  const Scratch scratch;
+  const auto send = [](auto& worker, std::uint64_t step, pid_t program) {
+    if (worker.rank() != 0 || step != 3) return;
+    for (const int one : {SIGUSR1, SIGUSR2}) ::kill(program, one);
+  };
+  CHECK(status_of<SharedProcesses>(scratch, send, {.name = "own", .preemption = {.signals = {SIGTERM}}}) == 0);
 }
 
 TEST_CASE("Preemption: an exit status is refused that says success, or that no process can end with") {
@@ -157,8 +168,11 @@ TEST_CASE("Preemption: a state that could not be written is not said to be saved
   const bool is_between = GENERATE(false, true);  // the signal comes while no worker is there
   INFO(is_between);
   const Scratch scratch;
-  const ry::RunConfig config{.name = "lost",
-                             .failure = {.max_failures = is_between ? -1 : 0, .backoff = std::chrono::minutes{1}}};
+  // With a copy in memory after each step: without any, a restart needs a checkpoint, and ends the run before the
+  // signal.
+  const ry::RunConfig config{
+      .name = "lost",
+      .failure = {.max_failures = is_between ? -1 : 0, .backoff = std::chrono::minutes{1}, .memory_percent = 100}};
   const auto fail = [&](auto& worker, std::uint64_t step, pid_t program) {
     if (step != 8 || worker.rank() != 0) return;
     const auto checkpoints = scratch.path() / "lost" / "checkpoints";

@@ -9,6 +9,10 @@
 #include "railyard/collectives/local.hpp"
 #include "railyard/workers/threads.hpp"
 
+#include <atomic>
+#include <filesystem>
+#include <string>
+
 namespace ry = railyard;
 using Catch::ContainsSubstring;
 using namespace std::chrono_literals;
@@ -67,6 +71,32 @@ TEST_CASE("fit: leaves no directory behind when nothing can be written there") {
     CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("RunConfig::storage_path") && ContainsSubstring("lease.json"));
   }
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "a"));
+}
+
+TEST_CASE("fit: leaves no directory behind, and starts nothing, when run.json cannot be written there") {
+  const Scratch scratch;
+  std::atomic<int> num_calls = 0;
+  ry::Trainer<ry::Local, ry::Threads> trainer{
+      [&num_calls](ry::Worker&) { ++num_calls; },
+      {},
+      {.name = "a", .storage_path = scratch.path(), .preemption = {.file = std::string(2000, 'x')}}};
+  {
+    const FileSizeLimit limit{1024};  // which the lease has
+    CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("RunConfig::storage_path") && ContainsSubstring("run.json"));
+  }
+  CHECK(num_calls == 0);
+  CHECK(std::filesystem::is_empty(scratch.path()));
+}
+
+TEST_CASE("fit: makes no folder that a new run does not need") {
+  const Scratch scratch;
+  ry::Trainer<ry::Local, ry::Threads> trainer{
+      [](ry::Worker&) {}, {}, {.name = "a", .storage_path = scratch.path(), .progress = ry::Progress::quiet}};
+  REQUIRE(trainer.fit());
+  for (const auto& entry : std::filesystem::directory_iterator{scratch.path() / "a"}) {
+    INFO(entry.path());
+    CHECK_FALSE(entry.is_directory());
+  }
 }
 
 TEST_CASE("fit: refuses a second run of the same name if told so, and leaves the first alone") {

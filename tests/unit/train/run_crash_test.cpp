@@ -11,11 +11,16 @@
 #include "unit/train/poor_group.hpp"
 #include "unit/train/scratch.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ry = railyard;
@@ -26,8 +31,9 @@ namespace {
 // Does what a supervisor does to the files of a run.
 class Program {
  public:
-  Program(const std::filesystem::path& run, const std::shared_ptr<rt::RecordingFiles>& files)
-      : lease_(run, {}, files),
+  // is_new: it has made the run's directory.
+  Program(const std::filesystem::path& run, const std::shared_ptr<rt::RecordingFiles>& files, bool is_new)
+      : lease_(run, {}, files, is_new),
         directory_(run, 1, files),
         writer_(
             run, folder_of(run, files), {}, group_, [this] { directory_.await(); }, files) {}
@@ -37,11 +43,12 @@ class Program {
     const auto line = ry::detail::JsonObject{}.add("report", number).add("seconds", 0.5).add("loss", number);
     directory_.append_metrics(number, line.text());
   }
-  void save(std::int64_t report) {
+  void save(std::int64_t report) { REQUIRE(error_of_save(report) == ""); }
+  std::string error_of_save(std::int64_t report) {
     writer_.submit({.manifest = {.world_size = 1, .step = static_cast<std::uint64_t>(report + 1), .report = report},
                     .parts = {{.name = "state.json", .size = 8}}});
     REQUIRE(writer_.drain(ry::Deadline::after(std::chrono::seconds{30})));
-    for (const auto& outcome : writer_.take_outcomes()) REQUIRE(outcome.error == "");
+    return writer_.take_outcomes().at(0).error;
   }
 
  private:
@@ -56,6 +63,39 @@ class Program {
   ry::detail::RunDirectory directory_;
   PoorGroup group_{};
   ry::detail::CheckpointWriter writer_;
+};
+
+// Does not synchronise one file so many times.
+class DoubtfulFiles final : public rt::RecordingFiles {
+ public:
+  DoubtfulFiles(const std::filesystem::path& root, std::string name) : RecordingFiles(root), name_(std::move(name)) {}
+
+  int num_failures = 0;
+
+  int open(const Path& path, int flags) override {
+    const int fd = RecordingFiles::open(path, flags);
+    const std::lock_guard lock{mutex_};
+    path.filename() == name_ ? static_cast<void>(descriptors_.insert(fd)) : static_cast<void>(descriptors_.erase(fd));
+    return fd;
+  }
+  int sync(int fd) override {
+    const std::lock_guard lock{mutex_};
+    if (num_failures == 0 || descriptors_.count(fd) == 0) return RecordingFiles::sync(fd);
+    --num_failures;
+    errno = EIO;
+    return -1;
+  }
+  [[nodiscard]] std::size_t num_written() const {
+    const auto is_of_it = [this](const rt::DiskChange& change) {
+      return change.kind == rt::DiskChange::Kind::overwrite && change.path.ends_with(name_);
+    };
+    return static_cast<std::size_t>(std::count_if(changes().begin(), changes().end(), is_of_it));
+  }
+
+ private:
+  std::string name_;
+  std::mutex mutex_{};
+  std::set<int> descriptors_{};
 };
 
 constexpr std::int64_t last_report = 3;
@@ -98,7 +138,7 @@ Recorded record_run(const Scratch& scratch, int forgotten_sync = -1) {
   files->forgotten_sync = forgotten_sync;
   CHECK(ry::detail::make_run_directory("run", run.parent_path(), files).is_new);
   {
-    Program first{run, files};
+    Program first{run, files, true};
     const auto record = ry::detail::JsonObject{}.add("backend", "b").add("scaling", "s").add("world_size", 1);
     const auto run_json = ry::detail::JsonObject{record}.add("seed", 1);
     REQUIRE(ry::detail::write_object(run / "run.json", run_json, false, files).empty());
@@ -108,7 +148,7 @@ Recorded record_run(const Scratch& scratch, int forgotten_sync = -1) {
     for (const std::int64_t report : {2, 3}) first.report(report);
   }
   CHECK_FALSE(ry::detail::make_run_directory("run", run.parent_path(), files).is_new);
-  Program second{run, files};  // takes the run over, and goes on from the checkpoint
+  Program second{run, files, false};  // takes the run over, and goes on from the checkpoint
   second.directory().begin_with(ry::detail::read_run_record(run, files).lines);
   second.directory().go_back(2);
   for (const std::int64_t report : {2, 3}) second.report(report);
@@ -157,4 +197,23 @@ TEST_CASE("TRAPS 34: Power cuts: the folders that a run has made above its own l
     return !is_lost;
   });
   CHECK(is_lost == (forgotten_sync == 0));
+}
+
+TEST_CASE("TRAPS 35: a record of a run that could not be synchronised is written anew before that is believed") {
+  const std::string name = GENERATE("run.json", "lease.json");
+  const Scratch scratch;
+  const auto run = scratch.path() / "run";
+  const auto files = std::make_shared<DoubtfulFiles>(scratch.path(), name);
+  CHECK(ry::detail::make_run_directory("run", scratch.path(), files).is_new);
+  Program program{run, files, true};
+  REQUIRE(ry::detail::write_object(run / "run.json", ry::detail::JsonObject{}.add("seed", 1), false, files).empty());
+  const std::string before = read_text(run / name);
+  const std::size_t num_before = files->num_written();
+  files->num_failures = 2;
+  CHECK_THAT(program.error_of_save(0), ContainsSubstring(name) && ContainsSubstring("Input/output error"));
+  CHECK(files->num_written() == num_before + 1);
+  program.save(1);
+  CHECK(files->num_written() == num_before + 2);
+  CHECK(read_text(run / name) == before);
+  CHECK(ry::newest_checkpoint(run)->manifest().report == 1);
 }

@@ -33,6 +33,13 @@ std::string write_last(RunDirectory& directory) {
   return directory.write_last("result.json", {}, true, [&directory] { directory.settle(); });
 }
 
+struct FullForFolders : ry::detail::Files {
+  int make_directory(const Path& /*path*/) override {
+    errno = ENOSPC;
+    return -1;
+  }
+};
+
 // Cannot shorten files, for so many times.
 struct UncutFiles : ry::detail::Files {
   explicit UncutFiles(int num) : num_failures(num) {}
@@ -45,6 +52,33 @@ struct UncutFiles : ry::detail::Files {
 };
 
 }  // namespace
+
+TEST_CASE("RunDirectory: makes logs/ with the first line that a worker prints") {
+  const Scratch scratch;
+  RunDirectory directory{scratch.path(), 2};
+  directory.append_metrics(0, "{}");
+  directory.settle();
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "logs"));
+  directory.append_log(0, "a line");
+  directory.append_log(1, "another");
+  directory.settle();
+  CHECK(read_lines(scratch.path() / "logs" / "rank-0.log") == Texts{"a line"});
+  CHECK(read_lines(scratch.path() / "logs" / "rank-1.log") == Texts{"another"});
+  CHECK(directory.take_complaints().empty());
+}
+
+TEST_CASE("RunDirectory: where logs/ cannot be made, that is told with the system's reason") {
+  const Scratch scratch;
+  RunDirectory directory{scratch.path(), 1, std::make_shared<FullForFolders>()};
+  directory.append_log(0, "a line");
+  directory.settle();
+  const auto complaints = directory.take_complaints();
+  REQUIRE(complaints.size() == 1);
+  CHECK_THAT(complaints.front(),
+             ContainsSubstring("rank-0.log cannot be written") && ContainsSubstring("No space left on device"));
+  REQUIRE(directory.warnings().size() == 1);
+  CHECK_THAT(directory.warnings().front(), ContainsSubstring("1 line(s) are missing from"));
+}
 
 TEST_CASE("RunDirectory: what storage holds up is written in order once it answers, and nobody waits for it") {
   const Scratch scratch;

@@ -117,6 +117,48 @@ TEST_CASE("RunLease: nobody is waited for who has ended in order, or has died on
   CHECK(lease.takeover().empty());
 }
 
+TEST_CASE("RunLease: on a disk that no other host reaches nobody is waited for who has died, at whatever step") {
+  const Scratch scratch;
+  const auto file = scratch.path() / "lease.json";
+  const ry::detail::Descriptor directory{::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (!ry::detail::Files{}.is_of_this_host(directory.get())) {
+    WARN("not tested: files for tests are not kept on a disk of this host");
+    return;
+  }
+  std::uint64_t expected = 2;
+  SECTION("before its first line") { std::ofstream{file} << ""; }
+  SECTION("after its claim") {
+    { const RunLease former{scratch.path()}; }
+    REQUIRE(ry::detail::LeaseClaims{scratch.path()}.make(2));
+    expected = 3;
+  }
+  SECTION("with its machine") {
+    std::ofstream{file} << R"({"generation": 1, "id": "a", "host": ")" << ry::detail::host_name()
+                        << R"(", "since": "noon", "pid": 1, "boot": "an earlier one", "has_ended": false})";
+  }
+  const RunLease lease{scratch.path(), patient};
+  CHECK(lease.takeover().empty());
+  CHECK(lease.is_held());
+  CHECK(lease.generation() == expected);
+}
+
+TEST_CASE(
+    "RunLease: a holder without the lock in another pid namespace is not dead for having no process here (TRAPS 41)") {
+  const Scratch scratch;
+  const pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  ::waitpid(gone, nullptr, 0);
+  const std::string here = ry::detail::pid_namespace();
+  const bool is_here = GENERATE(true, false);
+  std::ofstream{scratch.path() / "lease.json"}
+      << R"({"generation": 7, "id": "a", "since": "noon", "has_ended": false, "locked": false, "host": ")"
+      << ry::detail::host_name() << R"(", "boot": ")" << ry::detail::boot_id() << R"(", "pid": )" << gone
+      << R"(, "pids": ")" << (is_here ? here : here + "1") << R"("})";
+  const RunLease lease{scratch.path(), brief};
+  CHECK(lease.generation() == 8);
+  CHECK(lease.takeover().empty() == is_here);  // else it has been waited for
+}
+
 TEST_CASE("RunLease: a lock without a holder that says where it is counts as one of this host") {
   const Scratch scratch;
   std::string text;

@@ -154,6 +154,7 @@ TEST_CASE("Record of a run: without run.json and checkpoints it does not begin a
   std::filesystem::remove(path / "run.json");
   check_refused("metrics.jsonl");
   for (const char* name : {"metrics.jsonl", "events.jsonl", "result.json"}) std::filesystem::remove(path / name);
+  std::filesystem::create_directory(path / "logs");
   std::ofstream{path / "logs" / "rank-1.log"} << "what it has printed\n";
   check_refused("logs/rank-1.log");
   const ry::Result result = run<SharedThreads>(scratch, never, {.name = "run", .accept_changes = {"checkpoints"}});

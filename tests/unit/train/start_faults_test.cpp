@@ -7,7 +7,7 @@
 #include "railyard/train/detail/run_lease.hpp"
 
 #include "support/catch.hpp"
-#include "support/crash_disk.hpp"
+#include "support/failing_files.hpp"
 #include "unit/checkpoint/support.hpp"
 
 #include <cerrno>
@@ -44,7 +44,7 @@ struct Started {
 // Does what a program does until it starts workers, in the same order.
 Started start_run(const std::filesystem::path& storage, const std::shared_ptr<ry::detail::Files>& files) {
   const ry::detail::RunPlace place = ry::detail::make_run_directory("run", storage, files);
-  const ry::detail::RunLease lease{place.path, of_brief_waits, files};
+  const ry::detail::RunLease lease{place.path, of_brief_waits, files, place.is_new};
   Started started;
   started.begins_anew =
       place.is_new || ry::detail::looking_at_run([&] { return ry::detail::is_barely_begun(place.path, files); });
@@ -178,6 +178,31 @@ TEST_CASE("Start: where a new run cannot be made, that is told with the reason, 
                                         ContainsSubstring(std::generic_category().message(error)));
       }
       CHECK(start_again(scratch.path() / "x" / "y").begins_anew);
+    }
+  }
+}
+
+TEST_CASE("Start: where a new run cannot be had, nothing of its directory is left") {
+  for (const int error : {EIO, ENOSPC, EROFS, EDQUOT}) {
+    bool has_failed = true;
+    for (int number = 0; has_failed; ++number) {
+      const rt::Scratch scratch;
+      const auto files = std::make_shared<rt::FailingFiles>(number, error);
+      std::string message;
+      try {
+        const ry::detail::RunPlace place = ry::detail::make_run_directory("run", scratch.path(), files);
+        const ry::detail::RunLease lease = ry::detail::take_lease(place, files);
+        CHECK(place.is_new);
+        CHECK(lease.generation() == 1);
+      } catch (const ry::ConfigError& thrown) {
+        message = thrown.what();
+      }
+      has_failed = !files->failed().empty();
+      INFO(files->failed() << ", call " << number << ": " << message);
+      if (message.empty()) continue;
+      CHECK_THAT(message, ContainsSubstring("RunConfig::storage_path") &&
+                              ContainsSubstring(std::generic_category().message(error)));
+      CHECK(std::filesystem::is_empty(scratch.path()));
     }
   }
 }

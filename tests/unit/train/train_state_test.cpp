@@ -4,14 +4,22 @@
 
 #include "railyard/train/detail/build_id.hpp"
 
+#include "railyard/core/auc.hpp"
+#include "railyard/core/mean.hpp"
+
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
 
 #include "railyard/checkpoint/detail/manifest_text.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <functional>
+#include <numeric>
+#include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace ry = railyard;
@@ -110,6 +118,58 @@ TEST_CASE("Run: goes on with another number of workers") {
   CHECK(result.history() == whole.history());
 }
 
+TEST_CASE("Run: what each worker has counted for itself is lost with no number of workers") {
+  struct Tally {  // of the user's own: what can be merged each rank has for itself, without a word
+    std::int64_t steps = 0;
+    void merge(const Tally& other) { steps += other.steps; }
+    void reset() { steps = 0; }
+    [[nodiscard]] ry::State state() const { return {{"steps", steps}}; }
+    void load_state(const ry::State& state) { steps = state.at("steps").as<std::int64_t>(); }
+  };
+  const auto count = [](auto& worker, bool fails) {
+    ry::Mean seen;
+    ry::Auc scores{{.num_bins = 16}};
+    Tally tally;
+    Data data;
+    ry::TrainState state{worker, {{"seen", seen}, {"scores", scores}, {"tally", tally}, {"data", data}}};
+    for (const int epoch : state.epochs(num_epochs)) {
+      if (data.epoch != epoch) data = {.epoch = epoch};
+      while (data.position < steps_per_epoch) {
+        worker.end_step();
+        ++data.position;
+        worker.samples(1);
+        if (fails && worker.steps() == 11) throw std::runtime_error{"a test"};
+        seen.add(static_cast<double>(worker.steps()), 1);
+        scores.add(std::span<const double>{std::array{0.5}},
+                   std::span<const std::int64_t>{std::array{std::int64_t{1}}});
+        ++tally.steps;
+      }
+      const ry::Auc all = worker.reduce(scores);
+      const double counted = std::accumulate(all.sums().begin(), all.sums().end(), 0.0);
+      std::vector<double> sums{seen.sum(), seen.weight(), static_cast<double>(tally.steps)};
+      worker.all_reduce(ry::buffer_of(sums), ry::ReduceOp::sum);
+      worker.report({{"sum", sums[0]}, {"weight", sums[1]}, {"tallied", sums[2]}, {"counted", counted}}, state);
+    }
+  };
+  for (const auto& [before, after] : {std::pair{5, 2}, {3, 1}, {2, 3}, {1, 4}, {2, 2}}) {
+    INFO(before << " workers, then " << after);
+    const Scratch scratch;
+    const auto run_with = [&](int num_workers, bool fails) {
+      return run_in<ry::SharedMemory, ry::Threads>(scratch, num_workers, [&](auto& worker) { count(worker, fails); },
+                                                   {.name = "counts"});
+    };
+    CHECK_FALSE(run_with(before, true));
+    const ry::Result result = run_with(after, false);
+    INFO(result.error());
+    REQUIRE(result);
+    const double weight = before * 10 + after * 20;  // ten steps are in the checkpoint that is gone on from
+    CHECK(result.metrics().at("sum").number() == before * 45 + after * (435 - 45));
+    CHECK(result.metrics().at("weight").number() == weight);
+    CHECK(result.metrics().at("counted").number() == weight);
+    CHECK(result.metrics().at("tallied").number() == weight);
+  }
+}
+
 TEST_CASE("Run: refuses another seed half way unless it is accepted, and an existing name where it must be new") {
   const Scratch scratch;
   const auto fail = [](auto&, std::uint64_t step) {
@@ -153,6 +213,19 @@ TEST_CASE("Checkpoints: an error names the rank that reports without a state whe
       if (worker.rank() == 0) worker.report({{"at", at}}, state);
       if (worker.rank() == 1) worker.report({{"at", at}});
     }
+  });
+  CHECK_FALSE(result);
+  CHECK_THAT(result.error(), ContainsSubstring("rank 1 of 2") && ContainsSubstring("has not saved where rank 0 has"));
+}
+
+TEMPLATE_TEST_CASE("Checkpoints: one that rank 0 alone asks for keeps nobody waiting, and is an error (FAULTS A9)", "",
+                   ry::Threads, ry::Processes) {
+  const Scratch scratch;
+  const ry::Result result = run_in<ry::SharedMemory, TestType>(scratch, 2, [](auto& worker) {
+    Weights weights;
+    ry::TrainState state{worker, {{"weights", weights}}};
+    worker.barrier();
+    if (worker.rank() == 0) worker.report({{"done", true}}, state);  // and with that both are through
   });
   CHECK_FALSE(result);
   CHECK_THAT(result.error(), ContainsSubstring("rank 1 of 2") && ContainsSubstring("has not saved where rank 0 has"));

@@ -501,7 +501,8 @@ TEST_CASE("Launched: who finds nobody at the leader's address says so while it w
   std::vector<std::string> lines;
   plan.say = [&](const std::string& line) { lines.push_back(line); };
   ry::Launched launched;
-  CHECK_THROWS_WITH(launched.join(plan), ContainsSubstring("process 1 of 3") && ContainsSubstring("does not reach"));
+  CHECK_THROWS_WITH(launched.join(plan), ContainsSubstring("process 1 of 3") && ContainsSubstring("does not reach") &&
+                                             ContainsSubstring("ScalingConfig::launch.leader"));
   REQUIRE_FALSE(lines.empty());
   CHECK_THAT(lines.front(), ContainsSubstring("process 1 of 3") && ContainsSubstring("waits for process 0") &&
                                 ContainsSubstring(plan.launch.leader.substr(plan.launch.leader.find(':') + 1)) &&

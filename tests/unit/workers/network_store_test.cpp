@@ -211,3 +211,45 @@ TEST_CASE("NetworkStore: says that the leader cannot be reached or does not answ
                                                            ContainsSubstring("30 ms") &&
                                                            ContainsSubstring("did not answer"));
 }
+
+TEST_CASE("NetworkStore: a wait goes on after all were suspended for longer than it may last (TRAPS 25)") {
+  constexpr auto budget = 3s;
+  const workers_test::SharedNumber goes_on;
+  workers_test::Forked child{[&](const auto& tell) {
+    const Leader leader;
+    const auto one = leader.store(0);
+    const auto other = leader.store(1);
+    other->set("first", "value");  // it is connected
+    std::optional<std::string> value;
+    std::atomic<bool> begins{false};
+    std::thread waiting{[&] {
+      begins = true;
+      begins.notify_all();
+      value = one->get("key", ry::Deadline::after(budget));
+    }};
+    begins.wait(false);
+    static_cast<void>(one->get("nothing", ry::Deadline::after(300ms)));  // the other one waits by then
+    tell(::getpid());
+    while ((*goes_on).load() == 0) std::this_thread::sleep_for(1ms);
+    other->set("key", "value");
+    waiting.join();
+    return value == "value" ? 0 : 1;
+  }};
+  REQUIRE(child.hear() == child.pid());
+  ::kill(child.pid(), SIGSTOP);
+  for (const auto is_over = ry::Deadline::after(budget + 500ms); !is_over.expired();) std::this_thread::sleep_for(10ms);
+  (*goes_on).store(1);
+  ::kill(child.pid(), SIGCONT);
+  CHECK(child.status() == 0);
+}
+
+TEST_CASE("NetworkStore: waits that share a deadline end with it, however many there are") {
+  const Leader leader;
+  const auto store = leader.store(0);
+  constexpr std::chrono::nanoseconds budget = 2 * ry::detail::AwakeTime::most;
+  const auto deadline = ry::Deadline::after(budget);
+  CHECK_FALSE(store->get("key", deadline));
+  const auto again = ry::Deadline::after(budget / 4);  // which would be over first if the time was counted anew
+  for (int at = 0; at < 20; ++at) CHECK_FALSE(store->get(std::to_string(at), deadline));
+  CHECK_FALSE(again.expired());
+}

@@ -5,10 +5,10 @@
 #include "railyard/workers/processes.hpp"
 
 #include "support.hpp"
+#include "support/memory_group.hpp"
 
 #include <array>
 #include <cstddef>
-#include <fstream>
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -54,39 +54,7 @@ inline bool forbid_pidfds() {
          ry::detail::open_pidfd(::getpid()) < 0;
 }
 
-// A memory cgroup (version 1 or 2) with a limit, below that of this process.
-class MemoryGroup {
- public:
-  static std::unique_ptr<MemoryGroup> make(std::size_t limit) {
-    std::ifstream cgroups{"/proc/self/cgroup"};
-    for (std::string line; std::getline(cgroups, line);) {
-      const auto at = line.find(":memory:");
-      const bool is_first = at != std::string::npos;
-      if (!is_first && !line.starts_with("0::")) continue;
-      std::string path = is_first ? "/sys/fs/cgroup/memory" + line.substr(at + 8) : "/sys/fs/cgroup" + line.substr(3);
-      path += fmt::format("/railyard-test-{}", ::getpid());
-      if (::mkdir(path.c_str(), 0755) != 0) continue;
-      auto group = std::unique_ptr<MemoryGroup>{new MemoryGroup{path}};
-      if (group->write(is_first ? "memory.limit_in_bytes" : "memory.max", fmt::to_string(limit))) return group;
-    }
-    return nullptr;
-  }
-  MemoryGroup(const MemoryGroup&) = delete;
-  MemoryGroup& operator=(const MemoryGroup&) = delete;
-  ~MemoryGroup() {
-    for (int tries = 0; tries < 1000 && ::rmdir(path_.c_str()) != 0 && errno == EBUSY; ++tries) ::usleep(1000);
-  }
-  void enter() const { write("cgroup.procs", fmt::to_string(::getpid())); }
-
- private:
-  explicit MemoryGroup(std::string path) : path_(std::move(path)) {}
-  bool write(const std::string& file, const std::string& text) const {
-    std::ofstream stream{path_ + "/" + file};
-    stream << text << std::flush;
-    return stream.good();
-  }
-  std::string path_;
-};
+using railyard_test::MemoryGroup;
 
 // A child of the worker that stays, in the worker's process group or in a session of its own.
 inline pid_t leave_child(bool in_own_session) {

@@ -256,7 +256,7 @@ TEST_CASE("Processes: a signal to all processes of a job ends no worker, but wha
     sigset_t mask;
     ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
     link.post(bytes_of(::sigismember(&mask, SIGTERM) + ::sigismember(&mask, SIGUSR1) == 0 ? "open" : "blocked"));
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) ::kill(::getpid(), signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) ::kill(::getpid(), signal);
     for (const char* signal : {"INT", "TERM", "HUP", "USR1"}) {
       const int status = std::system((std::string{"kill -"} + signal + " $$").c_str());
       link.post(bytes_of(WIFSIGNALED(status) ? "dies" : "lives"));

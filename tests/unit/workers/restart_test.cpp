@@ -5,13 +5,15 @@
 
 #include "support.hpp"
 #include "support/catch.hpp"
-#include "support/core_dumps.hpp"
+#include "support/memory_flags.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -206,7 +208,14 @@ TEMPLATE_TEST_CASE("WorkerLink: knows after a restart what memory snapshots of a
 TEMPLATE_TEST_CASE("WorkerLink: refuses a snapshot for which there is no memory before it takes any (TRAPS 26)", "",
                    ry::Threads, ry::Processes) {
   constexpr std::size_t more_than_any_memory = std::size_t{1} << 50U;
-  auto group = TestType{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
+  const SharedNumber arrivals;
+  auto group = TestType{}.start({.num_workers = 2}, [&arrivals](ry::WorkerLink& link) {
+    // What one wants is memory that the other cannot have.
+    auto meet = [&, met = 0]() mutable {
+      ++*arrivals;
+      const ry::Deadline deadline = ry::Deadline::after(std::chrono::seconds{30});
+      for (met += 2; *arrivals < met && !deadline.expired();) std::this_thread::yield();
+    };
     constexpr auto kind = ry::SnapshotKind::checkpoint;
     const auto take = [&](std::size_t size) {
       try {
@@ -218,8 +227,10 @@ TEMPLATE_TEST_CASE("WorkerLink: refuses a snapshot for which there is no memory 
       }
     };
     link.post(bytes_of(take(1000)));
+    meet();
     link.post(bytes_of(take(more_than_any_memory)));
     link.post(bytes_of(link.snapshot_memory(kind, more_than_any_memory) <= 2000 ? "little" : "much"));
+    meet();
     link.post(bytes_of(take(1000)));
   });
   const Story story = follow_to_end(*group);

@@ -4,109 +4,18 @@
 
 #include "railyard/workers/detail/bulletin.hpp"
 
+#include "small_store.hpp"
 #include "support.hpp"
 #include "support/catch.hpp"
 
-#include <condition_variable>
-#include <map>
-#include <mutex>
-#include <thread>
+#include <string>
 
 using namespace workers_test;
+using network_test::SmallStore;
 using ry::detail::Socket;
 using ry::detail::TorchStore;
 
 namespace {
-
-// Serves set, get and wait to any number of clients, one thread for each.
-class SmallStore {
- public:
-  SmallStore() : listener_(ry::detail::listen_at("127.0.0.1", 0)) {
-    acceptor_ = std::thread{[this] { accept_all(); }};
-  }
-  ~SmallStore() {
-    ::shutdown(listener_.fd(), SHUT_RDWR);
-    acceptor_.join();
-    for (auto& socket : sockets_) ::shutdown(socket.fd(), SHUT_RDWR);
-    {
-      const std::lock_guard lock{mutex_};
-      is_over_ = true;
-    }
-    changed_.notify_all();
-    for (auto& server : servers_) server.join();
-  }
-
-  [[nodiscard]] int port() const { return ry::detail::SocketAddress::of_self(listener_.fd()).port(); }
-  [[nodiscard]] std::map<std::string, std::string> values() {
-    const std::lock_guard lock{mutex_};
-    return values_;
-  }
-  void put(const std::string& key, const std::string& value) {
-    const std::lock_guard lock{mutex_};
-    values_[key] = value;
-    changed_.notify_all();
-  }
-
- private:
-  void accept_all() {
-    while (true) {
-      pollfd one{.fd = listener_.fd(), .events = POLLIN, .revents = 0};
-      ::poll(&one, 1, -1);
-      const int fd = ::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC);
-      if (fd < 0) return;
-      sockets_.emplace_back(ry::detail::Descriptor{fd});
-      servers_.emplace_back([this, fd] { serve(fd); });
-    }
-  }
-  template <class T>
-  static T take(int fd) {
-    T value{};
-    if (::recv(fd, &value, sizeof value, MSG_WAITALL) != static_cast<ssize_t>(sizeof value)) throw ry::Error{"over"};
-    return value;
-  }
-  static std::string take_text(int fd) {
-    std::string text(take<std::uint64_t>(fd), '\0');
-    if (!text.empty() && ::recv(fd, text.data(), text.size(), MSG_WAITALL) != static_cast<ssize_t>(text.size())) {
-      throw ry::Error{"over"};
-    }
-    return text;
-  }
-  template <class T>
-  static void give(int fd, T value) {
-    ::send(fd, &value, sizeof value, MSG_NOSIGNAL);
-  }
-  void serve(int fd) try {
-    if (take<std::uint8_t>(fd) != 0 || take<std::uint32_t>(fd) != 0x3C85F7CE) return;
-    while (true) {
-      const auto query = take<std::uint8_t>(fd);
-      if (query == 6 && take<std::uint64_t>(fd) != 1) return;
-      const std::string key = take_text(fd);
-      if (query == 1) {
-        put(key, take_text(fd));
-        continue;
-      }
-      std::unique_lock lock{mutex_};
-      if (query == 6) changed_.wait(lock, [&] { return is_over_ || values_.count(key) > 0; });
-      if (is_over_) return;
-      if (query == 6) {
-        give(fd, std::uint8_t{0});
-      } else {
-        give(fd, std::uint64_t{values_[key].size()});
-        ::send(fd, values_[key].data(), values_[key].size(), MSG_NOSIGNAL);
-      }
-    }
-  } catch (const ry::Error&) {
-  }
-
-  Socket listener_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
-  bool is_over_ = false;
-  std::vector<Socket> sockets_;
-  std::vector<std::thread> servers_;
-  std::thread acceptor_;
-};
 
 // Accepts one client and answers with these bytes whatever it asks.
 std::string error_of_answer(const std::string& bytes, bool closes) {
@@ -140,6 +49,18 @@ TEST_CASE("TorchStore: hands a value from one process to another, under LibTorch
   CHECK_FALSE(of_another_attempt.get("key", ry::Deadline::after(10ms)));
 }
 
+TEST_CASE("TorchStore: adds to a number, whoever has begun it") {
+  SmallStore server;
+  TorchStore one{"127.0.0.1", server.port(), "p", soon()};
+  TorchStore other{"127.0.0.1", server.port(), "p", soon()};
+  CHECK(one.add("count", 0, soon()) == 0);
+  CHECK(one.add("count", 1, soon()) == 1);
+  CHECK(other.add("count", 5, soon()) == 6);
+  CHECK(other.get("count", soon()) == "6");
+  CHECK_FALSE(one.get("key", ry::Deadline::after(10ms)));
+  CHECK_THROWS_WITH(one.add("count", 1, soon()), ContainsSubstring(R"(was asked for "key")"));
+}
+
 TEST_CASE("TorchStore: says which store does not answer, and waits for one that is late") {
   Socket free_port = ry::detail::listen_at("127.0.0.1", 0);
   const int port = ry::detail::SocketAddress::of_self(free_port.fd()).port();
@@ -160,7 +81,7 @@ TEST_CASE("TorchStore: does not believe answers that make no sense") {
 
 TEST_CASE("TorchBulletin: hands on an address, but never the secret") {
   SmallStore server;
-  const ry::detail::Launch launch{.leader_host = "127.0.0.1", .leader_port = server.port(), .torch_store_prefix = "/a"};
+  const ry::detail::Launch launch{.leader_host = "127.0.0.1", .leader_port = server.port()};
   ry::detail::TorchBulletin leader{launch, {"process 0 of 2", {}}};
   ry::detail::TorchBulletin other{launch, {"process 1 of 2", {}}};
   CHECK_THROWS_WITH(other.read(ry::Deadline::after(20ms), nullptr), ContainsSubstring("torchrun's store at 127.0.0.1"));

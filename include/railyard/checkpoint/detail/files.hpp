@@ -4,6 +4,8 @@
 
 #include "railyard/core/version.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -16,6 +18,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 namespace railyard::inline v0_1 {
@@ -67,6 +70,21 @@ class Files {
   virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits) {
     const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
     return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
+  }
+  /// Whether an open file is on a disk, or in memory, that other hosts do not have mounted: one of the file systems
+  /// that are known for that.
+  virtual bool is_of_this_host(int fd) {
+    constexpr std::array local{0xEF53L,       // ext2, ext3 and ext4
+                               0x58465342L,   // XFS
+                               0x9123683EL,   // Btrfs
+                               0xF2F52010L,   // F2FS
+                               0x2FC12FC1L,   // ZFS
+                               0x794C7630L,   // overlays of containers
+                               0x01021994L,   // tmpfs
+                               0x858458F6L};  // ramfs
+    struct statfs status {};
+    if (::fstatfs(fd, &status) != 0) return false;
+    return std::find(local.begin(), local.end(), static_cast<long>(status.f_type)) != local.end();
   }
   virtual int sync(int fd) { return ::fsync(fd); }
   /// The same of a file's bytes and size alone.

@@ -86,11 +86,15 @@ class PartFiles {
       const auto piece = bytes.read(begin, std::min(piece_bytes, bytes.size() - begin));
       for (std::size_t done = 0; done < piece.size();) {
         auto left = piece.subspan(done);
-        if (is_direct && !is_of_blocks(left)) is_direct = files_.set_direct(fd, false) != 0;
+        if (is_direct && !is_of_blocks(left)) {
+          if (files_.set_direct(fd, false) != 0) return FailedCall{"fcntl", errno};
+          is_direct = false;
+        }
         if (is_direct) left = left.first(left.size() / direct_block_bytes * direct_block_bytes);
         const ssize_t written = uninterrupted([&] { return files_.write(fd, left.data(), left.size()); });
         if (written < 0 && errno == EINVAL && is_direct) {  // blocks are larger here
-          is_direct = files_.set_direct(fd, false) != 0;
+          if (files_.set_direct(fd, false) != 0) return FailedCall{"fcntl", errno};
+          is_direct = false;
           continue;
         }
         if (written <= 0) return FailedCall{"write", written == 0 ? EIO : errno};

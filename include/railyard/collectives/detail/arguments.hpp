@@ -50,6 +50,16 @@ class Arguments {
     times_size(signature, "out", out.count, "in", in.count);
     return signature;
   }
+  /// The same where in may be this rank's part of out.
+  [[nodiscard]] Signature all_gather_in_place(const ConstBuffer& in, const Buffer& out) const {
+    const auto* own =
+        static_cast<const std::byte*>(out.data) + in.size_bytes() * static_cast<std::size_t>(world_->rank);
+    if (in.data != own) return all_gather(in, out);
+    const Signature signature{.operation = Operation::all_gather, .dtype = in.dtype, .count = in.count};
+    types(signature, in, out);
+    times_size(signature, "out", out.count, "in", in.count);
+    return signature;
+  }
 
   [[nodiscard]] Signature all_gather_uneven(const ConstBuffer& in, const Buffer& out,
                                             std::span<const std::size_t> counts) const {
@@ -142,13 +152,17 @@ class Arguments {
     }
   }
 
-  void pair(const Signature& signature, const ConstBuffer& in, const Buffer& out) const {
+  void types(const Signature& signature, const ConstBuffer& in, const Buffer& out) const {
     memory(signature, in, "in");
     memory(signature, out, "out");
     if (in.dtype != out.dtype) {
       refuse(signature,
              compose("in is {} and out is {}; they must be of one dtype", name_of(in.dtype), name_of(out.dtype)));
     }
+  }
+
+  void pair(const Signature& signature, const ConstBuffer& in, const Buffer& out) const {
+    types(signature, in, out);
     const auto* in_begin = static_cast<const std::byte*>(in.data);
     const auto* out_begin = static_cast<const std::byte*>(out.data);
     if (in.count == 0 || out.count == 0) return;

@@ -34,8 +34,8 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Joins processes, of one host or several, by TCP connections between any two of them: those of World::connector where
-/// there is one, else those of libgloo, with a thread for each object. Reductions add in the order of ranks, so that
+/// Joins processes, of one host or several, by connections between any two of them: those of World::connector where
+/// there is one, else libgloo's TCP, with a thread for each object. Reductions add in the order of ranks, so that
 /// results depend on nothing but the ranks' values.
 ///
 /// SIGPIPE: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call has caused

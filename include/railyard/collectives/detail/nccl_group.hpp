@@ -20,6 +20,8 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -109,6 +111,9 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
     abort_communicator();
     for (void* event : events_) cuda_.event_destroy(event);
   }
+
+  /// Sets what is told of a failure of the group, before it is thrown; from any thread.
+  void on_failure(std::function<void(std::string_view)> function) { on_failure_ = std::move(function); }
 
   /// Makes the communicator, together with all ranks. identities: NcclPeers' of all ranks. poll() is called now and
   /// then, and throws where there is nothing to wait for any more. Throws: Error with NCCL's words.
@@ -428,6 +433,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
     post(notice);
     abort_communicator();
     auto verdict = notices_.judge(notice, text, deadline.budget_text(), patience);
+    if (on_failure_) on_failure_(verdict.text);
     const std::lock_guard lock{mutex_};
     if (!failure_) failure_ = std::move(verdict);
     throw_failure(here.operation, *failure_, false);
@@ -478,6 +484,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   std::optional<Verdict> failure_{};  // set once, and never changed after
   std::mutex events_mutex_;
   std::vector<void*> events_{};
+  std::function<void(std::string_view)> on_failure_{};
 };
 
 inline void GiveEventBack::operator()(void* event) const { group->give_back(event); }

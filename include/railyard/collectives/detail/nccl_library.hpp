@@ -119,6 +119,8 @@ struct CudaLibrary {
     library.find("cudaFree", free);
     library.find("cudaMemcpyAsync", memcpy_async);
     library.find("cudaStreamCreateWithFlags", stream_create);
+    library.find("cudaStreamCreateWithPriority", stream_create_with_priority);
+    library.find("cudaStreamWaitEvent", stream_wait_event);
     library.find("cudaStreamDestroy", stream_destroy);
     library.find("cudaEventCreateWithFlags", event_create);
     library.find("cudaEventRecord", event_record);
@@ -140,6 +142,8 @@ struct CudaLibrary {
   int (*free)(void*) = nullptr;
   int (*memcpy_async)(void*, const void*, std::size_t, int, void*) = nullptr;
   int (*stream_create)(void**, unsigned) = nullptr;
+  int (*stream_create_with_priority)(void**, unsigned, int) = nullptr;
+  int (*stream_wait_event)(void*, void*, unsigned) = nullptr;
   int (*stream_destroy)(void*) = nullptr;
   int (*event_create)(void**, unsigned) = nullptr;
   int (*event_record)(void*, void*) = nullptr;

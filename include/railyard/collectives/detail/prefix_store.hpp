@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
@@ -27,10 +28,9 @@ class PrefixStore final : public Store {
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
     const std::string whole = prefix_ + std::string{key};
     while (true) {
-      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{100};
-      const bool is_last = deadline.remaining() <= slice;
-      if (auto value = store_->get(whole, is_last ? deadline : Deadline::after(slice))) return value;
-      if (is_last) return std::nullopt;
+      const auto look = times_.look(deadline);
+      if (auto value = store_->get(whole, Deadline::after(look.until_next))) return value;
+      if (look.is_over) return std::nullopt;
       if (is_given_up_.load()) throw Error{compose("{} was waited for when the group was given up", whole)};
     }
   }
@@ -46,6 +46,7 @@ class PrefixStore final : public Store {
  private:
   Store* store_;
   std::string prefix_;
+  CommonAwakeTime times_{};
   std::atomic<bool> is_given_up_{false};
 };
 

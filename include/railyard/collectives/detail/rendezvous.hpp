@@ -11,6 +11,7 @@
 #include "railyard/core/store.hpp"
 #include "railyard/core/world.hpp"
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -16,7 +16,10 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Those that a run hears.
-inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+/// Whether a signal tells a run to end only where it is said that it does: else it is the program's own.
+[[nodiscard]] constexpr bool is_users_own(int signal) noexcept { return signal == SIGUSR1 || signal == SIGUSR2; }
 
 /// Returns "SIGINT" and the like, or "signal 40" for one without a name.
 [[nodiscard]] inline std::string signal_name(int signal) {

@@ -207,6 +207,14 @@ inline void fill_random(std::span<std::byte> bytes) {
   return id;
 }
 
+/// Returns what tells processes whose numbers mean the same for each other, "pid:[4026531836]"; empty if it cannot be
+/// told.
+[[nodiscard]] inline std::string pid_namespace() {
+  char name[64];
+  const ssize_t size = ::readlink("/proc/self/ns/pid", name, sizeof name);
+  return {name, static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
+}
+
 /// Returns the bytes of memory that the host has.
 [[nodiscard]] inline std::size_t physical_memory() noexcept {
   return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *

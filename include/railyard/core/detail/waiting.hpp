@@ -90,6 +90,11 @@ class WaitWatch {
   }
   /// Tells whoever has started the program.
   static void say_aloud(const std::string& text) noexcept { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
+  /// Tells whoever the calling thread's waits tell.
+  static void tell(const std::string& text) {
+    const auto watch = of_thread();
+    watch != nullptr ? watch->say(text) : say_aloud(text);
+  }
 
  private:
   std::shared_ptr<Shared> shared_;

@@ -41,7 +41,7 @@ struct StoredArray {
 
 /// Returns an array whose first dimension counts the samples, with all it must be. Throws: DataError if there is none
 /// of this shape, or the file is too short for it.
-[[nodiscard]] inline StoredArray make_array(std::string name, StoredElement element,
+[[nodiscard]] inline StoredArray make_array(const std::string& name, StoredElement element,
                                             const std::vector<std::uint64_t>& shape,
                                             std::shared_ptr<const StoredFile> file, std::uint64_t begin) {
   const auto fail = [&](std::string_view what) {
@@ -51,13 +51,12 @@ struct StoredArray {
   std::uint64_t width = 1;
   std::uint64_t size = 0;
   constexpr std::uint64_t most = std::uint64_t{1} << 40U;  // also of samples that there are none of
-  StoredArray array{.field = {.name = std::move(name), .dtype = element.dtype}, .samples = shape.front()};
+  StoredArray array{.field = {.name = name, .dtype = element.dtype}, .samples = shape.front()};
   for (std::size_t axis = 1; axis < shape.size(); ++axis) {
     if (shape[axis] == 0) fail("its samples are empty");
     if (__builtin_mul_overflow(width, shape[axis], &width) || width > most) fail("it is larger than any file");
     array.field.shape.push_back(static_cast<std::int64_t>(shape[axis]));
   }
-  name = array.field.name;
   if (__builtin_mul_overflow(width * element.size, array.samples, &size) || size > file->size() - begin) {
     fail(compose("{} bytes are left in the file, which has {}: it was cut off", file->size() - begin, file->size()));
   }
@@ -188,9 +187,14 @@ class ArrayTable {
       const std::size_t row = (*schema_)[column].width() * size_of((*schema_)[column].dtype);
       const std::shared_ptr<std::byte[]> bytes{new std::byte[row * ids.size()]};  // not zeroed first
       std::byte* to = bytes.get();
+      std::vector<bool> is_read(parts_.size());
       for (const Run& run : runs) {
         ArrayReader{parts_[run.part][column]}.read(run.first, run.count, to);
         to += run.count * row;
+        is_read[run.part] = true;
+      }
+      for (std::size_t part = 0; part < parts_.size(); ++part) {
+        if (is_read[part]) parts_[part][column].file->check_unchanged();
       }
       columns.emplace_back(std::shared_ptr<const std::byte>{bytes, bytes.get()}, ids.size(), row);
     }

@@ -6,6 +6,7 @@
 #include "railyard/data/detail/block_op_node.hpp"
 #include "railyard/data/detail/blocks.hpp"
 #include "railyard/data/detail/fed_batches.hpp"
+#include "railyard/data/detail/fed_blocks.hpp"
 #include "railyard/data/detail/host_feed.hpp"
 #include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/ordered_stage.hpp"
@@ -55,9 +56,12 @@ class BatchPlan {
       if (options.shuffle) order_.emplace(count_, derive_seed(options.seed, options.epoch));
       if (feed == nullptr) return;
     }
-    if (feed != nullptr && of_whole) {
+    if (feed != nullptr && of_whole && of_whole->keeps_count()) {
       chain_ = std::move(*of_whole);
       open_stream(feed, feed_key(*chain_.base, dataset.common()->name, options, position_), taker);
+    } else if (feed != nullptr && of_whole) {
+      chain_ = OperationChain::of(FedNode::below(*of_whole, dataset.common()->name, *feed, taker), true);
+      open_stream(nullptr, 0, taker);
     } else {
       chain_ = OperationChain::of(dataset.node(), true);
       open_stream(feed, feed == nullptr ? 0 : feed_key(*dataset.node(), "", options, position_), taker);

@@ -4,6 +4,7 @@
 
 #include "railyard/core/block.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,7 +18,7 @@ namespace detail {
 
 // The memory that the samples of a block take.
 [[nodiscard]] inline std::size_t bytes_of(const Block& block) noexcept {
-  std::size_t bytes = block.rows() * sizeof(std::uint64_t);
+  std::size_t bytes = (block.rows() + block.siblings().size()) * sizeof(std::uint64_t);
   for (const Column& column : block.columns()) {
     bytes += column.bytes().size() + (column.is_ragged() ? column.rows() * sizeof(std::uint64_t) : 0);
   }
@@ -72,9 +73,13 @@ void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte*
   if (is_contiguous(rows)) return block.slice(rows.front(), rows.back() + 1);
   std::vector<Column> columns;
   std::vector<std::uint64_t> ids;
+  std::vector<std::uint64_t> siblings;
   for (const Column& column : block.columns()) columns.push_back(take(column, rows));
   for (const std::size_t row : rows) ids.push_back(block.ids()[row]);
-  return {block.shared_schema(), std::move(columns), std::move(ids)};
+  if (!block.siblings().empty()) {
+    for (const std::size_t row : rows) siblings.push_back(block.siblings()[row]);
+  }
+  return {block.shared_schema(), std::move(columns), std::move(ids), std::move(siblings)};
 }
 
 [[nodiscard]] inline Column join_columns(std::span<const Block> blocks, std::size_t column) {
@@ -102,6 +107,20 @@ void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte*
   return {std::move(bytes), rows, rows == 0 ? 0 : size / rows};
 }
 
+[[nodiscard]] inline bool have_siblings(std::span<const Block> blocks) noexcept {
+  return std::any_of(blocks.begin(), blocks.end(), [](const Block& block) { return !block.siblings().empty(); });
+}
+
+// Those of all samples of some blocks, one block after another; of others than flat_map() has made they are 0.
+[[nodiscard]] inline std::vector<std::uint64_t> join_siblings(std::span<const Block> blocks) {
+  std::vector<std::uint64_t> siblings;
+  if (!have_siblings(blocks)) return siblings;
+  for (const Block& block : blocks) {
+    for (std::size_t row = 0; row < block.rows(); ++row) siblings.push_back(block.sibling(row));
+  }
+  return siblings;
+}
+
 // Copies blocks of one schema into one, sample after sample; there is at least one.
 [[nodiscard]] inline Block join_copies(std::span<const Block> blocks) {
   std::vector<Column> columns;
@@ -110,7 +129,7 @@ void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte*
   }
   std::vector<std::uint64_t> ids;
   for (const Block& block : blocks) ids.insert(ids.end(), block.ids().begin(), block.ids().end());
-  return {blocks.front().shared_schema(), std::move(columns), std::move(ids)};
+  return {blocks.front().shared_schema(), std::move(columns), std::move(ids), join_siblings(blocks)};
 }
 
 // Does the same, but gives a block back as it is if it alone has samples.
@@ -174,7 +193,11 @@ struct RowOfPart {
   std::vector<std::uint64_t> ids;
   ids.reserve(rows.size());
   for (const RowOfPart& row : rows) ids.push_back(parts[row.part].ids()[row.row]);
-  return {schema, std::move(columns), std::move(ids)};
+  std::vector<std::uint64_t> siblings;
+  if (have_siblings(parts)) {
+    for (const RowOfPart& row : rows) siblings.push_back(parts[row.part].sibling(row.row));
+  }
+  return {schema, std::move(columns), std::move(ids), std::move(siblings)};
 }
 
 // Returns a block of no samples.
@@ -195,7 +218,7 @@ struct RowOfPart {
   if (first == 0) return block;
   std::vector<std::uint64_t> ids;
   for (const std::uint64_t id : block.ids()) ids.push_back(first + id);
-  return {block.shared_schema(), block.columns(), std::move(ids)};
+  return {block.shared_schema(), block.columns(), std::move(ids), {block.siblings().begin(), block.siblings().end()}};
 }
 
 }  // namespace detail

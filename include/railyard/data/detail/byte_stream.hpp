@@ -168,7 +168,7 @@ class FileBytes final : public ByteStream {
     struct stat status {};
     const bool is_open = file_.is_open() && ::fstat(file_.get(), &status) == 0;
     if (is_open && !S_ISDIR(status.st_mode)) {
-      stamp_ = {static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+      stamp_ = stamp_of(status);
       return;
     }
     const int error = is_open ? EISDIR : errno;
@@ -178,6 +178,11 @@ class FileBytes final : public ByteStream {
   }
 
   [[nodiscard]] const FileStamp& stamp() const noexcept { return stamp_; }
+  /// That of the file as it is, where this one is that of when it was opened.
+  [[nodiscard]] FileStamp stamp_now() const noexcept {
+    struct stat status {};
+    return ::fstat(file_.get(), &status) == 0 ? stamp_of(status) : FileStamp{};
+  }
 
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
     const std::size_t got = read_at(at_, to, size);
@@ -201,6 +206,10 @@ class FileBytes final : public ByteStream {
   }
 
  private:
+  [[nodiscard]] static FileStamp stamp_of(const struct stat& status) noexcept {
+    return {static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  }
+
   std::string path_;
   Descriptor file_{};
   FileStamp stamp_{};
@@ -223,18 +232,36 @@ class FileBytes final : public ByteStream {
   return false;
 }
 
-/// Names what a file holds by how it begins (is_whole: that is all of it), where that is no text, and says what to do;
-/// empty where it may be text.
-[[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text, bool is_whole) noexcept {
-  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return "it is UTF-16 text: save it as UTF-8";
-  if (text.starts_with("\x1F\x8B")) {
+/// Names the format of a file that begins as compressed ones do; empty otherwise.
+[[nodiscard]] inline std::string_view compression_of(std::string_view text) noexcept {
+  if (text.starts_with("\x1F\x8B")) return "gzip";
+  return text.starts_with("\x28\xB5\x2F\xFD") ? "zstd" : "";
+}
+
+/// Says how such a file is read; empty otherwise.
+[[nodiscard]] inline std::string_view fault_of_compression(std::string_view text) noexcept {
+  if (compression_of(text) == "gzip") {
     return "it is compressed by gzip: read it with a ...Stream of ry::gzip(paths), which is in railyard/data/gzip.hpp "
            "and needs zlib (Debian: zlib1g-dev)";
   }
-  if (text.starts_with("\x28\xB5\x2F\xFD")) {
+  if (compression_of(text) == "zstd") {
     return "it is compressed by zstd: read it with a ...Stream of ry::zstd(paths), which is in railyard/data/zstd.hpp "
            "and needs libzstd (Debian: libzstd-dev)";
   }
+  return {};
+}
+
+/// Names what a file holds by how it begins (is_whole: that is all of it), where that is no text, and says what to do;
+/// empty where it may be text.
+[[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text, bool is_whole) noexcept {
+  const auto is_nul = [&](std::size_t at) { return text[at] == '\0'; };
+  const bool is_wide = text.size() >= 4 && is_nul(0) == is_nul(2) && is_nul(1) == is_nul(3) && is_nul(0) != is_nul(1);
+  if (is_wide || text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    return "it is UTF-16 text: save it as UTF-8";
+  }
+  if (text.starts_with("PK\x03\x04")) return "it is a zip archive, as .xlsx is as well: save what is in it as text";
+  if (text.starts_with("PAR1\x15")) return "it is a Parquet file: write it as CSV, as by pandas, and read that";
+  if (const auto fault = fault_of_compression(text); !fault.empty()) return fault;
   if (has_only_carriage_returns(text, is_whole)) {
     return "its lines end with a carriage return alone, as on old Macs: convert it, as by tr '\\r' '\\n' < old > new";
   }
@@ -267,8 +294,9 @@ struct CompressedPlace {
 /// Hands out the compressed bytes of a file piece by piece.
 class CompressedInput {
  public:
-  explicit CompressedInput(const std::string& path)
-      : path_(path), file_(path), piece_(room_for(file_, std::size_t{64} << 10)) {}
+  /// kind: what compression_of() should say of it.
+  CompressedInput(const std::string& path, std::string_view kind)
+      : path_(path), kind_(kind), file_(path), piece_(room_for(file_, std::size_t{64} << 10)) {}
 
   /// Returns the next piece, which is empty at the end.
   [[nodiscard]] std::string_view next() {
@@ -301,7 +329,13 @@ class CompressedInput {
 
   /// left: as above. is_over: see StreamDamage.
   [[noreturn]] void fail(std::string_view what, std::size_t left, bool is_over = true) const {
-    throw StreamDamage{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what), is_over};
+    std::array<char, 4> first{};
+    const std::string_view kind = compression_of({first.data(), file_.read_at(0, first.data(), first.size())});
+    const bool is_other = !kind.empty() && kind != kind_;
+    throw StreamDamage{
+        compose("{}: byte {} of the compressed file: {}{}", path_, read_ - left, what,
+                is_other ? compose(": it is compressed by {}: read it with ry::{}(paths)", kind, kind) : std::string{}),
+        is_over};
   }
 
  private:
@@ -312,6 +346,7 @@ class CompressedInput {
   }
 
   std::string path_;
+  std::string_view kind_;
   FileBytes file_;
   std::vector<char> piece_;
   std::uint64_t read_ = 0;

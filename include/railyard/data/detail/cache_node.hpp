@@ -22,11 +22,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -98,6 +100,10 @@ class CacheNode final : public OrderNode {
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
   void take_stock(DataStock& stock) const override { take_stock_before_cache(*upstream(), stock); }
+  void visit_shelves(const ShelfVisit& visit) const override {
+    visit(*this, shelf_);
+    upstream()->visit_shelves(visit);
+  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
     return take(samples(), std::vector<std::size_t>(places.begin(), places.end()));
   }
@@ -138,7 +144,7 @@ class CacheNode final : public OrderNode {
   }
 
   std::size_t most_bytes_;
-  SampleShelf shelf_{};
+  mutable SampleShelf shelf_{};
   mutable std::mutex mutex_{};
   mutable std::optional<Block> samples_{};
 };
@@ -149,14 +155,19 @@ template <class = void>
 class FileCacheNode final : public OrderNode {
  public:
   FileCacheNode(NodePtr upstream, std::string path)
-      : OrderNode(std::move(upstream), compose("cache({})", path)), path_(std::move(path)) {}
+      : OrderNode(std::move(upstream), compose("cache({})", path)), path_(std::move(path)) {
+    check_path();
+  }
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return file().count(); }
   [[nodiscard]] bool is_indexed() const override { return true; }
   [[nodiscard]] bool costs_a_copy() const override { return true; }
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
-  void take_stock(DataStock& stock) const override { take_stock_before_cache(*upstream(), stock); }
+  void take_stock(DataStock& stock) const override {
+    take_stock_before_cache(*upstream(), stock);
+    stock.add_cache(path_);
+  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
     return places.empty() ? no_samples(schema()) : file().read(places);
   }
@@ -165,6 +176,25 @@ class FileCacheNode final : public OrderNode {
   }
 
  private:
+  // Whoever writes a file of which it is to read the samples would wait for itself.
+  void check_path() const {
+    if (path_.empty()) {
+      throw ConfigError{compose("{}: \"\" is no name of a file: give one, or call cache() for memory", describe())};
+    }
+    const auto place_of = [](const std::string& path) {
+      std::error_code no_error;
+      const auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(path, no_error), no_error);
+      return place.empty() ? std::filesystem::path{path} : place;
+    };
+    DataStock stock = DataStock::of_operations();
+    upstream()->take_stock(stock);
+    for (const std::string& before : stock.caches()) {
+      if (place_of(before) != place_of(path_)) continue;
+      throw ConfigError{compose(
+          "{}: its samples come from a cache in that very file: give each cache a file of its own", describe())};
+    }
+  }
+
   [[nodiscard]] const SampleFile<>& file() const {
     const std::lock_guard lock{mutex_};
     if (file_ != nullptr) return *file_;

@@ -123,9 +123,12 @@ void visit_cells(const Field& field, const Column& column, CategoryKind kind, co
 /// Counts how often each category was seen, exactly, up to a number of categories.
 class CategoryCounts {
  public:
-  /// where: of which column, as messages begin.
-  explicit CategoryCounts(std::uint64_t limit = 0, std::string where = "a column")
-      : limit_(limit), where_(std::move(where)) {}
+  static constexpr std::string_view raise_limit = ", or raise .category_limit";
+
+  /// where: of which column, as messages begin. remedy: what messages say that helps besides to leave the column out.
+  explicit CategoryCounts(std::uint64_t limit = 0, std::string where = "a column",
+                          std::string_view remedy = raise_limit)
+      : limit_(limit), where_(std::move(where)), remedy_(remedy) {}
 
   /// Throws: DataError if there are more categories than the limit.
   void add(const CategoryView& category, std::uint64_t times = 1) {
@@ -136,9 +139,8 @@ class CategoryCounts {
     }
     if (counts_.size() >= limit_) {
       throw DataError{
-          compose("{} has more than {} categories, {} among them: leave it out if its values are not categories, or "
-                  "raise .category_limit",
-                  where_, limit_, category_text(category))};
+          compose("{} has more than {} categories, {} among them: leave it out if its values are not categories{}",
+                  where_, limit_, category_text(category), remedy_)};
     }
     counts_.emplace(category_of(category), times);
   }
@@ -165,6 +167,7 @@ class CategoryCounts {
  private:
   std::uint64_t limit_;
   std::string where_;
+  std::string_view remedy_;
   std::uint64_t count_ = 0;
   std::map<Category, std::uint64_t, CategoryOrder> counts_{};
 };

@@ -6,6 +6,7 @@
 #include "railyard/data/detail/categories.hpp"
 #include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/numbers.hpp"
+#include "railyard/data/detail/option_columns.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -33,10 +34,14 @@ class CategoryLearner {
   void begin(const Schema& schema) {
     columns_.clear();
     counts_.clear();
+    if (!has_options()) {
+      for (const std::string& name : chosen_) static_cast<void>(column_of_option(who_, "its column", schema, name));
+    }
     for (const std::string& name :
          columns_meant(who_, schema, chosen_, except_, "a number or a text per sample", has_cells)) {
       columns_.push_back({.name = name, .kind = kind_of(schema[schema.index_of(name)])});
-      counts_.emplace_back(limit_, compose("{}: column \"{}\"", who_, name));
+      counts_.emplace_back(limit_, compose("{}: column \"{}\"", who_, name),
+                           has_options() ? CategoryCounts::raise_limit : "");
     }
   }
   void add(const Block& block) {
@@ -107,11 +112,13 @@ class CategoryLearner {
     return field;
   }
   [[noreturn]] void refuse_unseen(std::uint64_t id, const CategoryColumn& column, const CategoryView& category) const {
-    throw DataError{
-        compose("{} has not seen {} in column \"{}\", where sample {} has it: learn from all categories, or "
-                "set .unseen to Unseen::ignore",
-                who_, category_text(category), column.name, id)};
+    throw DataError{compose("{} has not seen {} in column \"{}\", where sample {} has it: learn from all {}", who_,
+                            category_text(category), column.name, id,
+                            has_options() ? "categories, or set .unseen to Unseen::ignore"
+                                          : "labels, or leave such samples out by filter()")};
   }
+  // Whether the user can set any: a LabelEncoder is given a column and nothing else.
+  [[nodiscard]] bool has_options() const noexcept { return who_ != "LabelEncoder"; }
 
   std::string who_{};
   std::vector<std::string> chosen_{};
@@ -140,10 +147,7 @@ class CategoryEncoder {
 
   template <class Options>
   [[nodiscard]] std::uint64_t fingerprint_with(const Options& options) const {
-    Fingerprint fingerprint;
-    identify_options(options, fingerprint);
-    for (const CategoryColumn& column : learner_.learned()) fingerprint.add(std::string_view{column.name});
-    return fingerprint.value();
+    return fingerprint_of_learned(options, learner_.learned()).value();
   }
 
   CategoryLearner learner_;

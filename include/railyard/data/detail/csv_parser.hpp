@@ -50,7 +50,7 @@ class CsvParser {
     columns.reserve(plan_->places.size());
     std::size_t num_damaged = 0;
     for (std::size_t at = 0; at < plan_->places.size(); ++at) {
-      RecordFaults wrong;
+      RecordFaults wrong = faults.alike();
       columns.push_back(read_column((*plan_->schema)[at], plan_->places[at], wrong));
       for (const std::size_t record : wrong.records()) {
         ++num_damaged;
@@ -323,6 +323,9 @@ class CsvParser {
   template <class T>
   [[nodiscard]] Stored<T> read_number(std::string_view text, std::size_t row, const Field& field,
                                       RecordFaults& faults) const {
+    if constexpr (std::is_floating_point_v<T>) {
+      if (text.empty() && plan_->is_empty_missing) return std::numeric_limits<T>::quiet_NaN();
+    }
     T value{};
     if (plan_->is_number_missing || !read_fast(text, value)) value = read_slowly<T>(text, row, field, faults);
     return static_cast<Stored<T>>(value);

@@ -2,6 +2,7 @@
 // What a CSV file is taken for: its columns and their types. Data room.
 #pragma once
 
+#include "railyard/data/csv_source_options.hpp"
 #include "railyard/data/detail/csv_cutter.hpp"
 #include "railyard/data/detail/number_text.hpp"
 #include "railyard/data/detail/option_columns.hpp"
@@ -24,24 +25,6 @@
 #include <vector>
 
 namespace railyard::inline v0_1 {
-
-/// Says how CSV files are read.
-struct CsvSourceOptions {
-  std::string label{};                 ///< which column is the target; none if empty
-  std::vector<Field> fields{};         ///< types of columns by name; those of others come from the first rows
-  std::vector<std::string> columns{};  ///< reads these only, in this order; all if empty
-  std::vector<std::string> names{};    ///< names the columns of the file instead of its header
-  bool has_header = true;              ///< whether the first record of each file names the columns
-  char delimiter = ',';
-  char quote = '"';  ///< '\0': quotes are characters as any
-  /// What stands for no number: NaN in a column of floats. Text is taken as it is, so that NA may be Namibia.
-  std::vector<std::string> missing{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"};
-  Dtype floats = Dtype::f64;            ///< the type of numbers that are no integers: f64 or f32
-  std::size_t inference_rows = 10'000;  ///< rows that decide on types: so many, of the first 16 MiB
-  std::size_t max_record_bytes = std::size_t{64} << 20;
-  OnError on_error = OnError::stop();
-};
-
 namespace detail {
 
 /// Is what is known of the files once the first has been looked at.
@@ -52,6 +35,7 @@ struct CsvPlan {
   std::string file{};                 // whose header that is
   CsvSourceOptions options{};
   bool is_number_missing = false;  // whether what stands for no number may be one
+  bool is_empty_missing = false;   // whether an empty field stands for none
   std::string hint{};              // what may be wrong where columns are, for messages; may be empty
 
   [[nodiscard]] bool is_missing(std::string_view text) const noexcept {
@@ -109,6 +93,26 @@ inline void check_csv_options(const CsvSourceOptions& options) {
     throw ConfigError{
         compose("CsvSource: .fields has \"{}\", and a field of CSV is one number (no half type) or text", field.name)};
   }
+}
+
+/// Says what is wrong with a text of which a header is the first record; nothing if that is sound.
+[[nodiscard]] inline std::string fault_of_csv_header(const CsvCutter& cutter) {
+  const std::size_t end = cutter.end(0);
+  if (cutter.is_unclosed() && cutter.records().size() == 1) return "a quote of the header is never closed";
+  if (const auto& misplaced = cutter.misplaced_quotes(); !misplaced.empty() && misplaced.front() < end) {
+    return "the header has a quote that does not enclose a whole name: quote the name and double the quotes inside it, "
+           "or set .quote to '\\0'";
+  }
+  const std::string_view header{cutter.text() + cutter.begin(0), end - cutter.begin(0)};
+  if (find_invalid_utf8(header) < header.size()) return "the header is not UTF-8 text: convert the file, as by iconv";
+  if (header.find('\0') != std::string_view::npos) return "the header has a NUL in it: the file is no text";
+  return {};
+}
+
+/// Throws: DataError unless it is sound.
+inline void check_csv_header(const CsvCutter& cutter, const std::string& file) {
+  const std::string fault = fault_of_csv_header(cutter);
+  if (!fault.empty()) throw DataError{compose("{}:1: {}", file, fault)};
 }
 
 // Returns the names in the first record; a column without one is called after its place.
@@ -180,12 +184,21 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
   if (!label.empty()) (void)column_of_option(plan.file, ".label", *plan.schema, label, hint);
 }
 
+/// Says whether a file has more than its header.
+[[nodiscard]] inline bool has_csv_records(const CsvSourceOptions& options, const TextHead& head) {
+  if (!head.is_whole()) return true;
+  CsvCutter cutter{options.delimiter, options.quote};
+  cutter.cut(head.text(), head.size(), true);
+  return cutter.records().size() > (options.has_header ? 1 : 0) || cutter.is_unclosed();
+}
+
 [[nodiscard]] inline std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
                                                                   const std::string& file, TextHead& head) {
   check_csv_options(options);
   auto plan = std::make_shared<CsvPlan>();
   plan->options = options;
   plan->file = file;
+  plan->is_empty_missing = plan->is_missing({});
   for (const std::string& text : options.missing) {
     double number = 0;
     if (parse_number(text, number) == NumberFault::none && number == number) plan->is_number_missing = true;
@@ -195,6 +208,7 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
     cutter.cut(head.text(), head.size(), head.is_whole());
     return cutter.records().size();
   });
+  if (!cutter.records().empty() && options.has_header) check_csv_header(cutter, file);
   if (!cutter.records().empty()) plan->header = csv_names(cutter, options.quote, options.has_header);
   plan->hint = delimiter_hint(cutter, options.delimiter);
   if (!options.names.empty()) {

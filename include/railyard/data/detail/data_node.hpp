@@ -15,9 +15,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,11 +29,12 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Some samples of a stream, and where a stream begins that gives them first.
+// Some samples of a stream, and where a stream begins that gives them, after so many others.
 struct Chunk {
   Block block{};
   Place place{};
   MemoryShare share{};
+  std::uint64_t before = 0;
 };
 
 // Gives samples one after another; used by one thread at a time.
@@ -53,15 +56,26 @@ struct Scope {
   MemoryBudget* budget = nullptr;
   // How many samples of batches are held at once beside what streams hold; 0 where there are no batches.
   std::size_t batch_rows = 0;
+  // How many streams hold blocks at the same time, of which this is one.
+  std::size_t num_streams = 1;
 
   // How large blocks should be: small beside the bound, for each operation and thread has some.
-  [[nodiscard]] std::size_t block_bytes() const noexcept { return std::max<std::size_t>(budget->bound() / 32, 1); }
+  [[nodiscard]] std::size_t block_bytes() const noexcept {
+    return std::max<std::size_t>(budget->bound() / 32 / num_streams, 1);
+  }
+  // For each of so many streams that are read together.
+  [[nodiscard]] Scope divided(std::size_t streams) const noexcept {
+    Scope scope = *this;
+    scope.num_streams *= std::max<std::size_t>(streams, 1);
+    return scope;
+  }
 };
 
 // Says whether samples come to an end. That of datasets together is the greatest of theirs.
 enum class Ending : std::uint8_t { certain, unknown, never };
 
 class DataNode;
+class SampleShelf;
 // What a source has left out.
 struct Skipped {
   std::uint64_t count = 0;
@@ -96,6 +110,10 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
 
   // Adds how many damaged samples its sources have left out of what this process has read.
   virtual void count_skipped(SkipCounts& counts) const = 0;
+
+  // Calls a function with each node that keeps something for several processes, and where it does.
+  using ShelfVisit = std::function<void(const DataNode& node, SampleShelf& shelf)>;
+  virtual void visit_shelves(const ShelfVisit& visit) const = 0;
 
   // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
   virtual void take_stock(DataStock& stock) const = 0;
@@ -135,6 +153,27 @@ class RowGauge {
   std::size_t block_bytes_;
   std::size_t bytes_per_row_ = 0;
   std::size_t rows_ = 1;
+};
+
+// Does so for blocks that several threads make.
+class SharedRowGauge {
+ public:
+  explicit SharedRowGauge(std::size_t block_bytes) noexcept : gauge_(block_bytes) {}
+
+  // How many of so many samples the next part of them should have: about as many as each of the others.
+  [[nodiscard]] std::size_t part_of(std::size_t rows) const {
+    const std::lock_guard lock{mutex_};
+    const std::size_t parts = std::max<std::size_t>((rows + gauge_.rows() / 2) / gauge_.rows(), 1);
+    return (rows + parts - 1) / parts;
+  }
+  void saw(std::size_t rows, std::size_t bytes) {
+    const std::lock_guard lock{mutex_};
+    gauge_.saw(rows, bytes);
+  }
+
+ private:
+  mutable std::mutex mutex_{};
+  RowGauge gauge_;
 };
 
 }  // namespace detail

@@ -75,6 +75,7 @@ class DataStock {
       all->add(name);
       all->add(settings);
     }
+    if (name.starts_with(split_name)) ++num_splits_;
     if (++num_operations_ <= most_things) operations_ += compose("o {:x} {}\n", settings, printable_of(name));
   }
   /// Takes what a source depends on besides: others may give the same samples.
@@ -86,6 +87,8 @@ class DataStock {
   void add_preprocessor(std::shared_ptr<const AnyPreprocessor> preprocessor) {
     preprocessors_.push_back(std::move(preprocessor));
   }
+  /// Takes the file that a cache is in.
+  void add_cache(std::string path) { caches_.push_back(std::move(path)); }
   void add_files(std::vector<std::string> paths) { files_.push_back(std::move(paths)); }
   /// what: its name and shape.
   void add_memory(std::string_view what, std::uint64_t digest) { memory_.push_back({std::string{what}, digest, {}}); }
@@ -100,6 +103,12 @@ class DataStock {
 
   /// Returns a number of the operations that decide which samples there are, and their order, and of how many sources.
   [[nodiscard]] std::uint64_t order() const noexcept { return order_.value(); }
+
+  [[nodiscard]] const std::vector<std::string>& caches() const noexcept { return caches_; }
+  /// Returns how many of the operations divide samples at random.
+  [[nodiscard]] std::size_t num_splits() const noexcept { return num_splits_; }
+  /// What the names of those begin with.
+  static constexpr std::string_view split_name = "split(";
 
   /// Returns a number that is another when samples are: of files, 64 of a source are looked at for size and time. Cost:
   /// reads what is in memory. Throws: DataError if a file is not there.
@@ -219,8 +228,10 @@ class DataStock {
   Fingerprint settings_{};  // of sources
   std::string operations_{};
   std::size_t num_operations_ = 0;
+  std::size_t num_splits_ = 0;
   std::size_t num_sources_ = 0;
   std::vector<std::vector<std::string>> files_{};  // by source
+  std::vector<std::string> caches_{};
   std::vector<Memory> memory_{};
   std::vector<std::shared_ptr<const AnyPreprocessor>> preprocessors_{};
 };

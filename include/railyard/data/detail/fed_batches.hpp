@@ -28,7 +28,7 @@ namespace detail {
 
 // What a message begins with; the place, the ids and the columns follow.
 struct FeedMessage {
-  std::uint64_t size = 0;  // of the batch, all workers together
+  std::uint64_t size = 0;  // of the batch, all workers together; of a block, how many samples come before it
   std::uint64_t rows = 0;  // of it, for this one
   std::uint64_t place = 0;
 };
@@ -82,6 +82,10 @@ struct FeedItem {
   for (const Block& slice : slices) {
     if (!to.write(slice.ids().data(), slice.ids().size_bytes(), patience)) return false;
   }
+  const std::vector<std::uint64_t> siblings = join_siblings(slices);
+  const std::uint64_t num_siblings = siblings.size();
+  if (!to.write(&num_siblings, sizeof num_siblings, patience)) return false;
+  if (!to.write(siblings.data(), siblings.size() * sizeof(std::uint64_t), patience)) return false;
   for (std::size_t column = 0; column < slices.front().columns().size(); ++column) {
     std::vector<std::uint64_t> ends;
     for (const Block& slice : slices) {
@@ -98,23 +102,28 @@ struct FeedItem {
   return true;
 }
 
-// Returns nothing if the leader has left.
+// Returns nothing if the leader has left. Of no rows, nothing was written.
 [[nodiscard]] inline std::optional<Block> read_block(FeedReader& from, const std::shared_ptr<const Schema>& schema,
                                                      std::size_t rows, FeedPatience& patience) {
+  if (rows == 0) return no_samples(schema);
   std::vector<std::uint64_t> ids(rows);
   if (!from.read(ids.data(), rows * sizeof(std::uint64_t), patience)) return std::nullopt;
+  std::uint64_t num_siblings = 0;
+  if (!from.read(&num_siblings, sizeof num_siblings, patience)) return std::nullopt;
+  std::vector<std::uint64_t> siblings(num_siblings == 0 ? 0 : rows);
+  if (!from.read(siblings.data(), siblings.size() * sizeof(std::uint64_t), patience)) return std::nullopt;
   std::vector<Column> columns;
   for (const Field& field : *schema) {
     const std::size_t each = field.width() * size_of(field.dtype);
     const auto ends = std::make_shared<std::vector<std::uint64_t>>(field.is_ragged() ? rows : 0);
     if (!from.read(ends->data(), ends->size() * sizeof(std::uint64_t), patience)) return std::nullopt;
-    const std::size_t size = !field.is_ragged() ? rows * each : (rows == 0 ? 0 : ends->back());
+    const std::size_t size = !field.is_ragged() ? rows * each : ends->back();
     const std::shared_ptr<std::byte[]> bytes{new std::byte[size]};
     if (!from.read(bytes.get(), size, patience)) return std::nullopt;
     const std::shared_ptr<const std::byte> shared{bytes, bytes.get()};
     columns.push_back(field.is_ragged() ? Column{shared, ends} : Column{shared, rows, each});
   }
-  return Block{schema, std::move(columns), std::move(ids)};
+  return Block{schema, std::move(columns), std::move(ids), std::move(siblings)};
 }
 
 // Goes through the stream, and gives the other workers of the host their parts of each batch, or all of it where each
@@ -196,7 +205,7 @@ class LedBatches final : public StreamBatches {
     Place place = own_->place();
     const FeedMessage message{size, rows, place.size()};
     return writer.write(&message, sizeof message, patience) && write_place(writer, std::move(place), sent, patience) &&
-           (slices.empty() || write_block(writer, slices, patience));
+           (rows == 0 || write_block(writer, slices, patience));
   }
 
   std::unique_ptr<OwnBatches> own_;

@@ -114,11 +114,15 @@ class FileIndexDraft {
   void add_records(std::uint64_t count) noexcept { records_ += count; }
   /// Says that a record is damaged that has been added or will be, behind those said before.
   void mark_damaged(std::uint64_t record) { damaged_.push_back(record); }
-  /// Adds a record that is left out because of its length: who reads those before it reads nothing of it.
-  void add_long_record(std::uint64_t begin) {
-    mark_damaged(records_);
+  /// Adds a record at a place of its own: who reads those before it reads nothing of it.
+  void add_record_apart(std::uint64_t begin) {
     places_.push_back({begin, records_});
     ++records_;
+  }
+  /// Adds one that is left out because of its length.
+  void add_long_record(std::uint64_t begin) {
+    mark_damaged(records_);
+    add_record_apart(begin);
   }
   /// Whether so many records that begin before a place of the text are none that have places of their own.
   [[nodiscard]] bool is_far_from_next_place(std::uint64_t num_records, std::uint64_t end) const noexcept {

@@ -132,5 +132,20 @@ void identify_options(const Options& options, Fingerprint& to) noexcept {
   }
 }
 
+/// Returns a fingerprint of options alone.
+template <class Options>
+[[nodiscard]] Fingerprint fingerprint_of_options(const Options& options) noexcept {
+  Fingerprint fingerprint;
+  identify_options(options, fingerprint);
+  return fingerprint;
+}
+/// Returns one of options and of the columns, by their names, that something was learned from.
+template <class Options, class Columns>
+[[nodiscard]] Fingerprint fingerprint_of_learned(const Options& options, const Columns& columns) noexcept {
+  Fingerprint fingerprint = fingerprint_of_options(options);
+  for (const auto& column : columns) fingerprint.add(std::string_view{column.name});
+  return fingerprint;
+}
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1

@@ -25,13 +25,17 @@ class HeldWindow {
  public:
   // name: of the operation, for messages.
   HeldWindow(const Scope& scope, std::string name) : scope_(scope), name_(std::move(name)) {}
+  HeldWindow(const HeldWindow&) = delete;
+  HeldWindow& operator=(const HeldWindow&) = delete;
+  ~HeldWindow() { scope_.budget->take_from_windows(bytes_); }
 
   // Holds the next samples of the stream instead of what it held, at most so many: fewer only at its end.
   void load(RowReader& rows, std::size_t most) {
     parts_.clear();
     starts_.clear();
     shares_.clear();
-    rows_ = bytes_ = 0;
+    scope_.budget->take_from_windows(std::exchange(bytes_, 0));
+    rows_ = 0;
     while (rows_ < most) {
       Block part = rows.some(most - rows_);
       if (part.empty()) break;
@@ -68,12 +72,13 @@ class HeldWindow {
   void hold(Block part) {
     const std::size_t bytes = bytes_of(part);
     bytes_ += bytes;
-    if (const std::size_t most = most_bytes(); bytes_ > most) {
-      throw ConfigError{
-          compose("{}: the window takes more than {} bytes, of {} that the reader may use, some of which are left for "
-                  "what is read ahead and for batches: make it or the batches smaller, or EpochOptions::bound_bytes "
-                  "larger",
-                  name_, most, scope_.budget->bound())};
+    const std::size_t all_bytes = scope_.budget->add_to_windows(bytes);
+    if (const std::size_t most = most_bytes(); all_bytes > most) {
+      throw ConfigError{compose(
+          "{}: the window{} more than {} bytes, of {} that the reader may use, some of which are left for "
+          "what is read ahead and for batches: make it or the batches smaller, or EpochOptions::bound_bytes "
+          "larger",
+          name_, bytes_ > most ? " takes" : "s that are held at the same time take", most, scope_.budget->bound())};
     }
     shares_.emplace_back(*scope_.budget, bytes);
     parts_.push_back(std::move(part));

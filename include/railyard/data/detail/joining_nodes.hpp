@@ -59,6 +59,9 @@ class JoiningNode : public DataNode {
   void count_skipped(SkipCounts& counts) const override {
     for (const NodePtr& part : parts_) part->count_skipped(counts);
   }
+  void visit_shelves(const ShelfVisit& visit) const override {
+    for (const NodePtr& part : parts_) part->visit_shelves(visit);
+  }
   void take_stock(DataStock& stock) const override {
     for (const NodePtr& part : parts_) part->take_stock(stock);
     Fingerprint settings;
@@ -82,7 +85,12 @@ class JoiningNode : public DataNode {
     for (const NodePtr& part : parts_) {
       const auto count = part->count();
       if (!count) return std::nullopt;
-      sum += *count;
+      if (__builtin_add_overflow(sum, *count, &sum)) {
+        throw ConfigError{
+            compose("{}: its datasets have more samples together than can be counted: take() as many of each as there "
+                    "are to be",
+                    describe())};
+      }
     }
     return sum;
   }
@@ -183,37 +191,40 @@ class ZipNode final : public JoiningNode {
   [[nodiscard]] Block side_by_side(std::span<const Block> blocks) const {
     std::vector<Column> columns;
     for (const Block& block : blocks) columns.insert(columns.end(), block.columns().begin(), block.columns().end());
-    const auto ids = blocks.front().ids();
-    return {schema(), std::move(columns), {ids.begin(), ids.end()}};
+    return blocks.front().with(schema(), std::move(columns));
   }
 
   class Stream final : public ChunkStream {
    public:
     Stream(const ZipNode& node, const Scope& scope, PlaceCursor& from)
         : node_(std::static_pointer_cast<const ZipNode>(node.shared_from_this())), scope_(scope) {
-      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
+      const Scope each = scope.divided(node.parts().size());
+      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, each, from));
     }
+    // As many as each has at hand: so none holds more than a block.
     [[nodiscard]] Chunk next() override {
       Chunk chunk;
       for (const auto& reader : readers_) reader->append_place(chunk.place);
-      std::vector<Block> blocks;
-      for (const auto& reader : readers_) {
-        const std::size_t rows = blocks.empty() ? most_rows : std::max<std::size_t>(blocks.front().rows(), 1);
-        blocks.push_back(blocks.empty() ? reader->some(rows) : reader->take(rows));
-        if (blocks.back().rows() == blocks.front().rows()) continue;
-        throw DataError{
-            compose("{}: dataset {} of the zip ends before or after the first: all must have equally many "
-                    "samples, so cut them with take()",
-                    node_->describe(), blocks.size())};
+      std::size_t rows = readers_.front()->available();
+      for (std::size_t at = 1; at < readers_.size(); ++at) {
+        const std::size_t available = readers_[at]->available();
+        if (scope_.pool->has_ended()) return {};
+        if ((available == 0) != (rows == 0)) {
+          throw DataError{
+              compose("{}: dataset {} of the zip ends before or after the first: all must have equally many "
+                      "samples, so cut them with take()",
+                      node_->describe(), at + 1)};
+        }
+        rows = std::min(rows, available);
       }
+      std::vector<Block> blocks;
+      for (const auto& reader : readers_) blocks.push_back(reader->some(rows));
       chunk.block = node_->side_by_side(blocks);
       chunk.share = MemoryShare{*scope_.budget, bytes_of(chunk.block)};
       return chunk;
     }
 
    private:
-    static constexpr std::size_t most_rows = 4096;
-
     std::shared_ptr<const ZipNode> node_;
     Scope scope_;
     std::vector<std::unique_ptr<RowReader>> readers_{};
@@ -291,14 +302,14 @@ class RepeatNode final : public OrderNode {
       while (!node_->times_ || pass_ < *node_->times_) {
         Chunk chunk = stream_->next();
         if (!chunk.block.empty()) {
-          has_samples_ = true;
+          num_empty_ = 0;
           chunk.place.insert(chunk.place.begin(), pass_);
           chunk.block = node_->mark(chunk.block, pass_);
           return chunk;
         }
-        if (!has_samples_) return {};  // or an endless repeat of nothing would not end
+        if (scope_.pool->has_ended()) return {};
+        if (++num_empty_ > most_empty && !node_->times_) refuse();  // which else would not end
         ++pass_;
-        has_samples_ = false;
         PlaceCursor begin;
         open(begin);
       }
@@ -306,6 +317,14 @@ class RepeatNode final : public OrderNode {
     }
 
    private:
+    static constexpr std::uint64_t most_empty = 1000;
+
+    [[noreturn]] void refuse() const {
+      throw DataError{
+          compose("{}: it was empty {} times one after another, and may be so for ever: what it repeats must give a "
+                  "sample now and then",
+                  node_->describe(), most_empty)};
+    }
     void open(PlaceCursor& from) {
       Scope scope = scope_;
       scope.key = key_of(scope.key, pass_);
@@ -316,7 +335,7 @@ class RepeatNode final : public OrderNode {
     Scope scope_;
     std::uint64_t pass_;
     std::unique_ptr<ChunkStream> stream_{};
-    bool has_samples_ = false;
+    std::uint64_t num_empty_ = 0;  // times up to now that gave nothing, one after another; a part of one is one
   };
 
   std::optional<std::uint64_t> times_;

@@ -14,6 +14,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/dtype.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -37,10 +38,12 @@ class JsonLinesParser {
   [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return cutter_.begin(record); }
   [[nodiscard]] std::size_t end(std::size_t record) const noexcept { return cutter_.end(record); }
 
-  /// Returns a column per field of the schema, of the records that are not in faults.
+  /// Returns a column per field of the schema, of the records that are not in faults, before or behind.
   [[nodiscard]] std::vector<Column> parse(RecordFaults& faults) {
     BlockBuilder builder{plan_->schema};
+    const std::vector<std::size_t> left_out = faults.records();
     for (std::size_t record = 0; record < records(); ++record) {
+      if (std::binary_search(left_out.begin(), left_out.end(), record)) continue;
       SampleWriter& sample = builder.add(0);
       try {
         parse_line(cutter_.line(record), sample);

@@ -7,6 +7,7 @@
 #include "railyard/data/detail/number_text.hpp"
 #include "railyard/data/detail/option_columns.hpp"
 #include "railyard/data/detail/text_head.hpp"
+#include "railyard/data/json_lines_source_options.hpp"
 #include "railyard/data/on_error.hpp"
 
 #include "railyard/core/block.hpp"
@@ -26,20 +27,6 @@
 #include <vector>
 
 namespace railyard::inline v0_1 {
-
-/// Says how files of JSON Lines are read.
-struct JsonLinesSourceOptions {
-  std::string label{};                  ///< which column is the target; none if empty
-  std::vector<Field> fields{};          ///< types of columns by name; those of others come from the first lines
-  std::vector<std::string> columns{};   ///< reads these only, in this order; all if empty
-  bool flatten = false;                 ///< takes {"a": {"b": 1}} for a column "a/b"; else such lines are damaged
-  bool ignore_unknown = false;          ///< leaves keys out that the first lines do not have; else they are damage
-  Dtype floats = Dtype::f64;            ///< the type of numbers that are no integers: f64 or f32
-  std::size_t inference_rows = 10'000;  ///< lines that decide on types: so many, of the first 16 MiB
-  std::size_t max_record_bytes = std::size_t{64} << 20;
-  OnError on_error = OnError::stop();
-};
-
 namespace detail {
 
 /// Is what is known of the files once the first has been looked at.
@@ -122,15 +109,16 @@ class JsonTypeGuess {
   bool is_array_ = false;
 };
 
-[[nodiscard]] inline bool is_json_object(std::string_view line) {
+/// Says why a line is no object; nothing if it is one.
+[[nodiscard]] inline std::string fault_of_json_object(std::string_view line) {
   JsonScanner scanner{line};
   try {
-    if (scanner.kind() != JsonKind::object) return false;
+    if (scanner.kind() != JsonKind::object) scanner.fail("each line must be an object");
     scanner.skip_value();
     scanner.expect_end();
-    return true;
-  } catch (const JsonFault&) {
-    return false;
+    return {};
+  } catch (const JsonFault& fault) {
+    return fault.what();
   }
 }
 
@@ -142,7 +130,7 @@ class JsonTypeGuess {
   const std::size_t lines = std::min(cutter.lines(), options.inference_rows);
   std::size_t num_sound = 0;
   for (std::size_t line = 0; line < lines; ++line) {
-    if (!is_json_object(cutter.line(line))) continue;
+    if (!fault_of_json_object(cutter.line(line)).empty()) continue;
     ++num_sound;
     JsonScanner scanner{cutter.line(line)};
     const auto add = [&](const std::string& name) {
@@ -155,6 +143,19 @@ class JsonTypeGuess {
   std::vector<Field> fields;
   for (const auto& [name, guess] : guesses) fields.push_back(guess.field(name, options.floats, num_sound));
   return fields;
+}
+
+/// Says why nothing could be learned from the lines.
+[[nodiscard]] inline std::string describe_no_json_fields(const std::string& file, const TextHead& head,
+                                                         const LineCutter& cutter) {
+  const std::string what = compose("{} has no JSON object with a key on its first lines", file);
+  for (std::size_t line = 0; line < cutter.lines(); ++line) {
+    const std::string fault = fault_of_json_object(cutter.line(line));
+    if (fault.empty()) continue;
+    return compose("{}:{}: {}: {}", file, 1 + std::count(head.text(), head.text() + cutter.begin(line), '\n'), fault,
+                   what);
+  }
+  return what;
 }
 
 [[nodiscard]] inline std::shared_ptr<const JsonLinesPlan> make_json_lines_plan(const JsonLinesSourceOptions& options,
@@ -176,7 +177,7 @@ class JsonTypeGuess {
     else
       *same = given;
   }
-  if (fields.empty()) throw DataError{compose("{} has no JSON object with a key on its first lines", file)};
+  if (fields.empty()) throw DataError{describe_no_json_fields(file, head, cutter)};
   Schema schema{fields};
   if (!options.columns.empty()) {
     std::vector<Field> chosen;

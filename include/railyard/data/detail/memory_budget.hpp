@@ -23,12 +23,16 @@ class MemoryBudget {
   // Whether that much may be read ahead. A quarter is kept for what has to be read for anything to go on.
   [[nodiscard]] bool has_room(std::size_t bytes) const noexcept { return used() + bytes <= most_ahead(); }
   [[nodiscard]] std::size_t most_ahead() const noexcept { return bound_ - bound_ / 4; }
+  // Counts what windows hold of it. Returns what all of them do.
+  std::size_t add_to_windows(std::size_t bytes) noexcept { return windows_.fetch_add(bytes) + bytes; }
+  void take_from_windows(std::size_t bytes) noexcept { windows_.fetch_sub(bytes); }
 
  private:
   friend class MemoryShare;
 
   std::size_t bound_;
   std::atomic<std::size_t> used_ = 0;
+  std::atomic<std::size_t> windows_ = 0;
 };
 
 // Counts some bytes as used for as long as it lives.

@@ -53,7 +53,8 @@ class MixNode final : public JoiningNode {
           scope_(scope),
           seed_(scope.key.order_seed(node.seed_)),
           given_(from.next()) {
-      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
+      const Scope each = scope.divided(node.parts().size());
+      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, each, from));
     }
 
     [[nodiscard]] Chunk next() override {

@@ -121,7 +121,7 @@ inline void read_numbers(const Field& field, const Column& column, std::vector<d
     place ? all[*place] = std::move(columns[at]) : all.emplace_back(std::move(columns[at]));
   }
   auto schema = is_same_schema ? block.shared_schema() : std::make_shared<const Schema>(with_fields(before, fields));
-  return {std::move(schema), std::move(all), {block.ids().begin(), block.ids().end()}};
+  return block.with(std::move(schema), std::move(all));
 }
 
 }  // namespace detail

@@ -38,6 +38,7 @@ class OrderNode : public DataNode {
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
   void count_skipped(SkipCounts& counts) const override { upstream_->count_skipped(counts); }
+  void visit_shelves(const ShelfVisit& visit) const override { upstream_->visit_shelves(visit); }
   void take_stock(DataStock& stock) const override {
     upstream_->take_stock(stock);
     stock.add_operation(operation_, settings());

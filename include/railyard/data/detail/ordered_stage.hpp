@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -17,11 +18,15 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// One block to be computed.
+// One block to be computed, or several, one after the other.
 struct Work {
   std::function<Block()> compute{};
   Place place{};
   MemoryShare input{};  // of what it is computed from
+  // The bytes that further blocks are computed from, by the same function; nothing where there are none. Asked for
+  // after each block.
+  std::function<std::optional<std::size_t>()> rest = {};
+  bool continues = false;  // its place is that of the work before it, whose samples come first
 };
 
 // Asks for work ahead of what is taken from it, while there is memory for what comes out. One block is always under
@@ -47,7 +52,12 @@ class OrderedStage final : public ChunkStream {
       const std::size_t bytes = bytes_of(block);
       largest_ = std::max({largest_, bytes, std::size_t{1}});
       first.share.resize(bytes);
-      if (!block.empty() || keeps_empty_) return {std::move(block), std::move(first.place), std::move(first.share)};
+      if (!first.continues) given_ = 0;
+      const std::uint64_t before = std::exchange(given_, given_ + block.rows());
+      go_on(first);
+      if (!block.empty() || keeps_empty_) {
+        return {std::move(block), std::move(first.place), std::move(first.share), before};
+      }
     }
     return {};
   }
@@ -56,8 +66,22 @@ class OrderedStage final : public ChunkStream {
   struct Pending {
     std::shared_ptr<Task> task{};
     Place place{};
-    MemoryShare share{};  // of the input, and room for the block
+    MemoryShare share{};               // of the input, and room for the block
+    std::function<Block()> compute{};  // of further blocks
+    std::function<std::optional<std::size_t>()> rest{};
+    bool continues = false;
   };
+
+  // Has the next block of the same work computed, before all others.
+  void go_on(Pending& done) {
+    if (!done.rest) return;
+    const auto rest = done.rest();
+    if (!rest) return;
+    auto task = scope_.pool->submit(done.compute);
+    MemoryShare share{*scope_.budget, *rest + largest_};
+    pending_.push_front(
+        {std::move(task), done.place, std::move(share), std::move(done.compute), std::move(done.rest), true});
+  }
 
   void fill() {
     while (!is_planned_ && (pending_.empty() || may_read_ahead())) {
@@ -74,7 +98,9 @@ class OrderedStage final : public ChunkStream {
       const std::size_t input = work->input.bytes();
       work->input = {};
       MemoryShare share{*scope_.budget, input + std::max(input, largest_)};
-      pending_.push_back({scope_.pool->submit(std::move(work->compute)), std::move(work->place), std::move(share)});
+      auto again = work->rest ? work->compute : nullptr;
+      pending_.push_back({scope_.pool->submit(std::move(work->compute)), std::move(work->place), std::move(share),
+                          std::move(again), std::move(work->rest), work->continues});
     }
   }
 
@@ -89,6 +115,7 @@ class OrderedStage final : public ChunkStream {
   bool is_planned_ = false;
   std::exception_ptr failure_{};  // of the plan
   std::size_t largest_ = 0;       // block that came out
+  std::uint64_t given_ = 0;       // samples since the last place
   std::deque<Pending> pending_{};
 };
 

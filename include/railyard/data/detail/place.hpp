@@ -112,6 +112,11 @@ class PlaceCursor {
   [[nodiscard]] Place since(std::size_t at) const {
     return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
   }
+  // All that are left.
+  [[nodiscard]] Place rest() {
+    const std::size_t begin = std::exchange(at_, place_.size());
+    return since(begin);
+  }
   void check_all_taken() const {
     if (at_ != place_.size()) refuse();
   }

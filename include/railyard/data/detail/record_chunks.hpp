@@ -5,10 +5,12 @@
 #include "railyard/data/detail/byte_stream.hpp"
 #include "railyard/data/detail/number_text.hpp"
 #include "railyard/data/detail/record_counter.hpp"
+#include "railyard/data/detail/record_faults.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -36,6 +38,12 @@ struct DamagedPart {
       "{}: the record at byte {} is longer than {} bytes, which .max_record_bytes allows: a quote may be "
       "opened there that is never closed",
       file, offset, most);
+}
+
+/// Says whether a record that was cut is longer, without its line feed, than records may be.
+template <class Parser>
+[[nodiscard]] bool is_long_record(const Parser& parser, std::size_t record, std::size_t most) noexcept {
+  return parser.end(record) - parser.begin(record) - 1 > most;
 }
 
 /// Reads a stream in pieces that a parser has cut at the end of a record; memory grows only with the longest record.
@@ -105,6 +113,28 @@ class RecordChunks {
     leave_out_before(end(), leave_out);
   }
 
+  /// Whether any record of the piece may be longer than it may be.
+  [[nodiscard]] bool may_have_long_records() const noexcept { return taken_ > most_; }
+  /// Whether a record of the piece is longer than it may be: one that is not whole in a piece is left out before.
+  [[nodiscard]] bool is_long_record(std::size_t record) const noexcept {
+    return may_have_long_records() && detail::is_long_record(parser_, record, most_);
+  }
+  /// Calls a function with each that is.
+  template <class Visit>
+  void visit_long_records(const Visit& visit) const {
+    if (!may_have_long_records()) return;
+    for (std::size_t record = 0; record < parser_.records(); ++record) {
+      if (is_long_record(record)) visit(record);
+    }
+  }
+  /// Adds them to the faults.
+  void find_long_records(RecordFaults& faults) const {
+    visit_long_records([&](std::size_t record) {
+      faults.add(record,
+                 [&] { return compose("the record is longer than {} bytes, which .max_record_bytes allows", most_); });
+    });
+  }
+
   /// Gives the rest of the text as it is, part after part: of a multiple of 64 characters but for the last, and
   /// text_padding more can be read behind each.
   template <class Take>
@@ -122,6 +152,7 @@ class RecordChunks {
   }
 
   [[nodiscard]] Parser& parser() noexcept { return parser_; }
+  [[nodiscard]] const Parser& parser() const noexcept { return parser_; }
   /// As ByteStream::take_point(), up to the begin of the piece.
   [[nodiscard]] std::optional<StreamPoint> take_point() { return bytes_->take_point(offset_); }
   /// Where the piece begins in the file.
@@ -151,8 +182,9 @@ class RecordChunks {
     is_end_ = is_cut_ || size_ < room_;
     if (is_end_ && !is_cut_ && size_ > 0 && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
   }
+  // To no more than shows that a record is too long.
   void grow() {
-    room_ *= 2;
+    room_ = most_ < 2 * room_ ? std::max(room_ + text_padding, most_ + 1) : 2 * room_;
     fill();
   }
 

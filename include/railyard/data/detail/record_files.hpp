@@ -42,9 +42,20 @@ struct RecordPlace {
 /// Adds the records of a piece to the index of its file.
 template <class Parser>
 void note_records(RecordChunks<Parser>& chunks, RecordFaults& faults, FileIndexDraft& index) {
+  constexpr std::size_t at_once = 8;  // of those that have no place of their own
   for (const std::size_t record : faults.records()) index.mark_damaged(index.records() + record);
-  for (std::size_t record = 0; record < chunks.parser().records(); ++record) {
-    index.add_record(chunks.offset() + chunks.parser().begin(record));
+  const auto begin_of = [&](std::size_t record) { return chunks.offset() + chunks.parser().begin(record); };
+  const std::size_t num_records = chunks.parser().records();
+  const bool may_have_long_ones = chunks.may_have_long_records();
+  for (std::size_t record = 0; record < num_records;) {
+    const std::size_t next = record + at_once;
+    if (next <= num_records && !may_have_long_ones && index.is_far_from_next_place(at_once, begin_of(next - 1) + 1)) {
+      index.add_records(at_once);
+      record = next;
+      continue;
+    }
+    chunks.is_long_record(record) ? index.add_record_apart(begin_of(record)) : index.add_record(begin_of(record));
+    ++record;
   }
 }
 
@@ -82,6 +93,12 @@ class RecordFiles {
   }
   [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const {
     return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
+  }
+
+  /// Where the indexes are left for other processes; nullptr where there are none.
+  [[nodiscard]] SampleShelf* shelf() {
+    const std::lock_guard lock{mutex_};
+    return shelf_ ? &*shelf_ : nullptr;
   }
 
   /// Returns how many samples all files have.
@@ -136,13 +153,17 @@ class RecordFiles {
     return compose("{}:{}", name, line_at(*open_bytes(name), offset));
   }
 
-  /// Throws: DataError, unless the damaged records may be left out, of which `before` were before these.
-  /// Returns how many there are now.
-  std::uint64_t settle(RecordFaults& faults, const std::string& name, std::uint64_t first_offset,
-                       std::uint64_t before) const {
+  /// Throws: DataError that names the first damaged record of a piece that may not be left out as well, of which
+  /// `before` were before these. Returns how many there are now.
+  std::uint64_t settle(RecordFaults& faults, const std::string& name, Chunks& chunks, std::uint64_t before) const {
     const std::uint64_t total = before + faults.records().size();
-    if (total > options_.on_error.max_skips()) {
-      refuse(compose("{}: {}", where(name, first_offset), faults.message()), before);
+    const std::uint64_t most = std::max(options_.on_error.max_skips(), before);
+    if (total > most) {
+      RecordFaults refused{faults.records()[static_cast<std::size_t>(most - before)]};
+      chunks.find_long_records(refused);
+      (void)chunks.parser().parse(refused);  // again, for what is wrong with that one
+      const std::uint64_t offset = chunks.offset() + chunks.parser().begin(refused.first());
+      refuse(compose("{}: {}", where(name, offset), refused.message()), most);
     }
     skips_.raise_to(total);
     return total;
@@ -153,6 +174,14 @@ class RecordFiles {
     skips_.name(part.message);
     skips_.raise_to(before + 1);
     return before + 1;
+  }
+
+  /// Names the records of a piece that are left out because of their length: each may have been many.
+  void name_long_records(const std::string& name, const Chunks& chunks) const {
+    chunks.visit_long_records([&](std::size_t record) {
+      skips_.name(
+          text_of_long_record(name, chunks.offset() + chunks.parser().begin(record), options_.max_record_bytes));
+    });
   }
 
  private:
@@ -172,21 +201,31 @@ class RecordFiles {
     if (names_.empty()) names_ = input_.expand();
     return names_;
   }
+  [[nodiscard]] bool has_records(const TextHead& head) const {
+    if constexpr (requires { Format::has_records(options_, head); }) return Format::has_records(options_, head);
+    return true;
+  }
   // Whoever looks at the files first does so before the workers are forked, most often.
   const std::shared_ptr<const Plan>& plan_now() {
     if (plan_ != nullptr) return plan_;
     if (open_ == nullptr && !shelf_) shelf_.emplace("counts the samples of files");
+    std::string first_without;  // of those that have no records
     for (const std::string& name : names_now()) {
       TextHead head{name, open_bytes(name)};
       const auto lines = std::count(head.text(), head.text() + head.size(), '\n');
       const bool is_enough = head.damage().empty() || (!options_.on_error.stops_at_once() && lines >= 2);
       if (!is_enough && (options_.on_error.stops_at_once() || name == names_.back())) throw DataError{head.damage()};
       if (!is_enough) continue;  // another file may tell what there is
+      if (!has_records(head)) {
+        if (first_without.empty()) first_without = name;
+        continue;
+      }
       plan_ = Format::plan(options_, name, head);
       if (options_.on_error.stops_at_once() && !head.damage().empty()) throw DataError{head.damage()};
-      break;
+      return plan_;
     }
-    return plan_;
+    TextHead head{first_without, open_bytes(first_without)};
+    return plan_ = Format::plan(options_, first_without, head);
   }
 
   // Has the indexes of all files from the process that makes them for all.
@@ -250,10 +289,12 @@ class RecordFiles {
     };
     while (chunks.next(leave_out)) {
       RecordFaults faults;
+      chunks.find_long_records(faults);
       (void)chunks.parser().parse(faults);
       note_records(chunks, faults, index);
       if (!faults.empty()) {
-        damaged = settle(faults, name, chunks.offset() + chunks.parser().begin(faults.first()), damaged);
+        damaged = settle(faults, name, chunks, damaged);
+        name_long_records(name, chunks);
       }
       progress();
     }

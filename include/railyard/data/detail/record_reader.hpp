@@ -111,10 +111,11 @@ class RecordReader final : public BlockReader {
     }
     chunks_->settle_piece(leave_out);
     RecordFaults faults;
+    chunks_->find_long_records(faults);
     std::vector<Column> columns = chunks_->parser().parse(faults);
     if (!faults.empty()) {
-      const std::uint64_t offset = chunks_->offset() + chunks_->parser().begin(faults.first());
-      damaged_ = files_->settle(faults, names_[file_], offset, damaged_);
+      damaged_ = files_->settle(faults, names_[file_], *chunks_, damaged_);
+      files_->name_long_records(names_[file_], *chunks_);
     }
     std::vector<std::uint64_t> ids(chunks_->parser().records() - faults.records().size());
     std::iota(ids.begin(), ids.end(), next_id_);
@@ -176,7 +177,8 @@ class RecordPicker {
  public:
   using Files = RecordFiles<Format>;
 
-  explicit RecordPicker(Files& files) : files_(files), names_(files.names()), plan_(files.plan()), parser_(plan_) {}
+  explicit RecordPicker(Files& files)
+      : files_(files), names_(files.names()), plan_(files.plan()), parser_(plan_), cutter_(plan_) {}
 
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) {
     for (const std::uint64_t id : ids) pick(id);
@@ -203,8 +205,12 @@ class RecordPicker {
     }
     load(place);
     const auto record = static_cast<std::size_t>(place.record - loaded_->places[loaded_place_].record);
-    if (record >= parser_.records()) throw_changed(names_[place.file]);
-    text_.insert(text_.end(), loaded_text_.data() + parser_.begin(record), loaded_text_.data() + parser_.end(record));
+    if (record >= cutter_.records()) throw_changed(names_[place.file]);
+    const std::size_t most = files_.options().max_record_bytes;
+    if (is_long_record(cutter_, record, most)) {
+      throw DataError{text_of_long_record(names_[place.file], offset_of(place), most)};
+    }
+    text_.insert(text_.end(), loaded_text_.data() + cutter_.begin(record), loaded_text_.data() + cutter_.end(record));
   }
 
   // Has the records at hand that share a place with this one.
@@ -224,7 +230,7 @@ class RecordPicker {
     loaded_text_.resize(size + 1 + text_padding);
     std::size_t got = input_->read_at(begin, loaded_text_.data(), size);
     if (got > 0 && loaded_text_[got - 1] != '\n') loaded_text_[got++] = '\n';
-    parser_.cut(loaded_text_.data(), got, true);
+    cutter_.cut(loaded_text_.data(), got, true);
   }
 
   // Where nothing is left out, lengths have not been looked at. All records begin near the place.
@@ -241,19 +247,20 @@ class RecordPicker {
   [[nodiscard]] std::uint64_t offset_of(const RecordPlace& place) {
     load(place);
     const std::size_t record = static_cast<std::size_t>(place.record - loaded_->places[loaded_place_].record);
-    return loaded_->places[loaded_place_].offset + parser_.begin(record);
+    return loaded_->places[loaded_place_].offset + cutter_.begin(record);
   }
 
   Files& files_;
   std::vector<std::string> names_;
   std::shared_ptr<const typename Format::Plan> plan_;
-  typename Format::Parser parser_;
+  typename Format::Parser parser_;  // of the texts that are gathered
   std::vector<char> text_{};
   std::optional<FileBytes> input_{};
   std::size_t file_ = 0;
   std::shared_ptr<const FileIndex> loaded_{};
   std::size_t loaded_place_ = 0;
   std::vector<char> loaded_text_{};
+  typename Format::Parser cutter_;  // of the loaded text
 };
 
 }  // namespace detail

@@ -32,7 +32,7 @@ class RowReader {
 
   // Where a reader begins that gives what this one gives next.
   void append_place(Place& place) const {
-    place.push_back(used_);
+    place.push_back(chunk_.before + used_);
     place.insert(place.end(), chunk_.place.begin(), chunk_.place.end());
   }
 

@@ -39,6 +39,7 @@ struct Segment {
   std::vector<std::uint64_t> begins{};             // of the columns, in the file
   std::vector<std::vector<std::uint64_t>> ends{};  // of the samples in each column; empty where all are as long
   std::vector<std::uint64_t> ids{};
+  std::vector<std::uint64_t> siblings{};  // empty where none was made of another
 };
 
 // Says what is kept: in words, which name another file where they differ, and what it was made of at that time; 0 if
@@ -99,6 +100,7 @@ class IndexBytes {
       out.put(segment.ends.size());
       for (const auto& ends : segment.ends) out.put(ends);
       out.put(segment.ids);
+      out.put(segment.siblings);
     }
     return out.bytes_;
   }
@@ -118,6 +120,7 @@ class IndexBytes {
         in.get(segment.ends.emplace_back());
       }
       in.get(segment.ids);
+      in.get(segment.siblings);
     }
     if (!in.is_whole_ || in.at_ != in.bytes_.size()) return std::nullopt;
     return index;
@@ -163,7 +166,7 @@ struct SampleFileTail {
   std::uint64_t index_size = 0;
   std::uint64_t index_hash = 0;
   std::uint64_t magic =
-      0x3245484341435952U;  // "RYCACHE2" where the low byte comes first; elsewhere the file is refused
+      0x3345484341435952U;  // "RYCACHE3" where the low byte comes first; elsewhere the file is refused
 };
 
 // Writes the samples to a draft.
@@ -175,7 +178,11 @@ class SampleFileWriter {
   }
 
   void add(const Block& block) {
-    Segment segment{block.rows(), {}, {}, {block.ids().begin(), block.ids().end()}};
+    Segment segment{block.rows(),
+                    {},
+                    {},
+                    {block.ids().begin(), block.ids().end()},
+                    {block.siblings().begin(), block.siblings().end()}};
     for (const Column& column : block.columns()) {
       segment.begins.push_back(size_);
       segment.ends.emplace_back();
@@ -210,7 +217,7 @@ class SampleFileWriter {
 };
 
 // Reads any samples of a file, and checks what it reads; used by many threads at once. Its index is in memory: 8 bytes
-// per sample, 8 for each column that differs in length, and 9 per page.
+// per sample, 8 more where flat_map() has made it, 8 for each column that differs in length, and 9 per page.
 template <class = void>
 class SampleFile {
  public:
@@ -230,6 +237,9 @@ class SampleFile {
     const bool is_whole = digest_of(std::as_bytes(std::span{bytes})) == tail.index_hash;
     auto index = is_whole ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
     if (!index || index->page_hashes.size() != (data_size_ + page_bytes - 1) / page_bytes) refuse_damage();
+    for (const Segment& segment : index->segments) {
+      if (!fits(segment)) refuse_damage();
+    }
     index_ = std::move(*index);
     is_checked_ = std::vector<std::atomic<bool>>(index_.page_hashes.size());
     for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
@@ -243,6 +253,7 @@ class SampleFile {
     Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (file.get() < 0 && errno == ENOENT) return nullptr;
     if (file.get() < 0) refuse_file("read", path, errno);
+    if (is_of_other_release(file.get())) return nullptr;
     auto opened = std::make_unique<const SampleFile>(std::move(file), path, schema);
     const SampleFileContent& found = opened->index_.content;
     if (found.words != content.words) {
@@ -261,15 +272,52 @@ class SampleFile {
     std::vector<Column> columns;
     for (std::size_t column = 0; column < schema_->size(); ++column) columns.push_back(read_column(runs, column));
     std::vector<std::uint64_t> ids;
+    std::vector<std::uint64_t> siblings;
     for (const Run& run : runs) {
-      const auto first = run.segment->ids.begin() + static_cast<std::ptrdiff_t>(run.begin);
-      ids.insert(ids.end(), first, first + static_cast<std::ptrdiff_t>(run.end - run.begin));
+      const auto begin = static_cast<std::ptrdiff_t>(run.begin);
+      const auto end = static_cast<std::ptrdiff_t>(run.end);
+      ids.insert(ids.end(), run.segment->ids.begin() + begin, run.segment->ids.begin() + end);
+      if (run.segment->siblings.empty()) continue;
+      siblings.resize(ids.size() - static_cast<std::size_t>(run.end - run.begin));  // of those before: none
+      siblings.insert(siblings.end(), run.segment->siblings.begin() + begin, run.segment->siblings.begin() + end);
     }
-    return {schema_, std::move(columns), std::move(ids)};
+    if (!siblings.empty()) siblings.resize(ids.size());
+    return {schema_, std::move(columns), std::move(ids), std::move(siblings)};
   }
 
  private:
   static constexpr std::size_t page_bytes = PageHashes::page_bytes;
+
+  // Whether it is a cache as other releases have written it, and told less of samples, say.
+  [[nodiscard]] static bool is_of_other_release(int file) {
+    struct stat status {};
+    SampleFileTail tail;
+    if (::fstat(file, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < sizeof tail) return false;
+    if (read_at(file, static_cast<std::uint64_t>(status.st_size) - sizeof tail, &tail, sizeof tail) != sizeof tail) {
+      return false;
+    }
+    constexpr std::uint64_t ours = SampleFileTail{}.magic;
+    return tail.magic != ours && tail.magic << 8U == ours << 8U;  // all but the last letter
+  }
+
+  // Whether all that it tells of its samples is there, and lies in the file.
+  [[nodiscard]] bool fits(const Segment& segment) const {
+    const std::size_t rows = segment.ids.size();
+    const std::size_t num_columns = schema_->size();
+    if (segment.rows != rows || segment.begins.size() != num_columns || segment.ends.size() != num_columns)
+      return false;
+    if (!segment.siblings.empty() && segment.siblings.size() != rows) return false;
+    for (std::size_t column = 0; column < num_columns; ++column) {
+      const std::vector<std::uint64_t>& ends = segment.ends[column];
+      const std::uint64_t begin = segment.begins[column];
+      const bool is_ragged = (*schema_)[column].is_ragged();
+      if (ends.size() != (is_ragged ? rows : 0) || !std::is_sorted(ends.begin(), ends.end())) return false;
+      const std::uint64_t each = is_ragged ? 1 : offset_of(segment, column, 1);
+      const std::uint64_t count = ends.empty() ? (is_ragged ? 0 : rows) : ends.back();
+      if (begin > data_size_ || (each > 0 && count > (data_size_ - begin) / each)) return false;
+    }
+    return true;
+  }
 
   // Samples that follow each other in the file.
   struct Run {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/data/detail/blocks.hpp"
+#include "railyard/data/shuffle.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/deadline.hpp"
@@ -25,6 +26,7 @@
 #include <new>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,8 +40,9 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Is memory that is inherited by all processes that are forked behind it, in which the first of them that wants the
-// samples leaves them for the others; later ones find them there even where that one has ended.
+// Is memory that is inherited by all processes that are forked behind it, and found by others that are told its
+// address, in which the first of them that wants the samples leaves them for the others; later ones find them there
+// even where that one has ended.
 class SampleShelf {
  public:
   // doing: what the one does for which others wait, as a sentence says it. Without memory it has no use.
@@ -53,7 +56,9 @@ class SampleShelf {
     const WriteSignalGuard<SIGXFSZ> guard;
     if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
     void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-    if (base != MAP_FAILED) header_ = ::new (base) Header;
+    if (base == MAP_FAILED) return;
+    header_ = ::new (base) Header;
+    header_->token = derive_seed(static_cast<std::uint64_t>(monotonic_ns()), static_cast<std::uint64_t>(process_));
   }
   SampleShelf(const SampleShelf&) = delete;
   SampleShelf& operator=(const SampleShelf&) = delete;
@@ -66,6 +71,35 @@ class SampleShelf {
     struct stat status {};
     return header_ != nullptr && ::getpid() != process_ && ::fstat(file_.get(), &status) == 0 &&
            status.st_ino == status_.st_ino && status.st_dev == status_.st_dev;
+  }
+
+  // What others may take it by as long as this process has it; nothing if there is no memory.
+  [[nodiscard]] std::string address() const {
+    return header_ == nullptr ? "" : compose("{} {} {}", ::getpid(), file_.get(), header_->token);
+  }
+  // Takes another process's in its place; nothing changes where that is not to be seen. Before it is used.
+  bool take_other(const std::string& address) {
+    std::istringstream words{address};
+    pid_t process = 0;
+    int number = -1;
+    std::uint64_t token = 0;
+    if (!(words >> process >> number >> token)) return false;
+    Descriptor file{::open(compose("/proc/{}/fd/{}", process, number).c_str(), O_RDWR | O_CLOEXEC)};
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0 || status.st_size < off_t{header_bytes}) return false;
+    void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (base == MAP_FAILED) return false;
+    auto* header = std::launder(static_cast<Header*>(base));
+    if (header->token != token) {  // it is another file by now
+      ::munmap(base, header_bytes);
+      return false;
+    }
+    if (header_ != nullptr) ::munmap(header_, header_bytes);
+    header_ = header;
+    file_ = std::move(file);
+    status_ = status;
+    process_ = 0;  // so that this one has a use for it, too
+    return true;
   }
 
   // Returns the samples: those that are there, or else what make(go_on) returns, part after part, and leaves to the
@@ -158,11 +192,13 @@ class SampleShelf {
     std::atomic<std::uint32_t> made{0};  // a futex: moves with each part that is made
     std::atomic<bool> is_whole{false};
     std::uint64_t rows = 0;
-    std::uint64_t size = 0;  // of the file
+    std::uint64_t num_siblings = 0;  // as many, or none
+    std::uint64_t size = 0;          // of the file
+    std::uint64_t token = 0;         // tells it from any other
   };
 
-  // The samples follow it: their ids, and of each column the ends of its samples, where they differ in length, and the
-  // bytes, all at multiples of 64.
+  // The samples follow it: their ids and siblings, and of each column the ends of its samples, where they differ in
+  // length, and the bytes, all at multiples of 64.
   static constexpr std::size_t header_bytes = 4096;
   static constexpr std::uint64_t alignment = 64;
 
@@ -181,6 +217,9 @@ class SampleShelf {
       header_->rows += part.rows();
       if (!put(part.ids().data(), part.ids().size_bytes())) return false;
     }
+    const std::vector<std::uint64_t> siblings = join_siblings(parts);
+    header_->num_siblings = siblings.size();
+    if (!put(siblings.data(), siblings.size() * sizeof(std::uint64_t))) return false;
     for (std::size_t column = 0; column < parts.front().columns().size(); ++column) {
       at = aligned(at);
       std::uint64_t end = 0;
@@ -230,6 +269,7 @@ class SampleShelf {
       return values;
     };
     std::vector<std::uint64_t> ids = numbers(rows);
+    std::vector<std::uint64_t> siblings = numbers(header_->num_siblings == 0 ? 0 : rows);
     std::vector<Column> columns;
     for (const Field& field : *schema) {
       at = aligned(at);
@@ -240,7 +280,7 @@ class SampleShelf {
       at += !field.is_ragged() ? rows * each : (ends->empty() ? 0 : ends->back());
       columns.push_back(field.is_ragged() ? Column{bytes, std::move(ends)} : Column{bytes, rows, each});
     }
-    return Block{schema, std::move(columns), std::move(ids)};
+    return Block{schema, std::move(columns), std::move(ids), std::move(siblings)};
   }
 
   std::string_view doing_;

@@ -158,6 +158,13 @@ class SourceNode final : public DataNode {
       if (auto parts = source_.skipped_parts(); !parts.empty()) counts[this].parts = std::move(parts);
     }
   }
+  void visit_shelves(const ShelfVisit& visit) const override {
+    if constexpr (requires {
+                    { source_.shelf() } -> std::same_as<SampleShelf*>;
+                  }) {
+      if (SampleShelf* const shelf = source_.shelf()) visit(*this, *shelf);
+    }
+  }
   void take_stock(DataStock& stock) const override {
     stock.add_source(describe());
     if (!stock.takes_sources()) return;

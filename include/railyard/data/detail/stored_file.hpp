@@ -66,8 +66,12 @@ class StoredFile {
     if (unpacked_ != nullptr) {
       if (size > 0) std::memcpy(to, unpacked_->data() + offset, size);
     } else if (read_file(offset, static_cast<char*>(to), size) != size) {
-      fail(offset, "the file has changed since it was first read");
+      fail_changed(offset);
     }
+  }
+  /// Throws: DataError if the file was written to since it was first read, so that what was read may be of either.
+  void check_unchanged() const {
+    if (file_ != nullptr && file_->stamp_now() != stamp_) fail_changed(0);
   }
   /// Reads a few bytes.
   template <std::size_t size>
@@ -88,6 +92,9 @@ class StoredFile {
   }
 
  private:
+  [[noreturn]] void fail_changed(std::uint64_t offset) const {
+    fail(offset, "the file has changed since it was first read: make the source anew");
+  }
   [[nodiscard]] std::size_t read_file(std::uint64_t offset, char* to, std::size_t size) const {
     if (file_ != nullptr) return file_->read_at(offset, to, size);
     const FileBytes file{path_};

@@ -30,10 +30,11 @@ struct TarPlace {
   std::uint64_t size = 0;
 };
 
-/// Is a regular file in an archive.
+/// Is a regular file in an archive, or a link.
 struct TarMember {
   std::string name{};
   TarPlace place{};
+  std::optional<std::string> link{};  ///< to which file, if it is one
 };
 
 /// Steps through an archive in the format of ustar, GNU or pax.
@@ -43,7 +44,7 @@ class TarReader {
   TarReader(std::string path, std::unique_ptr<ByteStream> bytes, std::uint64_t offset = 0)
       : path_(std::move(path)), bytes_(std::move(bytes)), at_(offset) {}
 
-  /// Goes on to the next regular file, past whatever is left of the one before; nothing at the end.
+  /// Goes on to the next regular file or link, past whatever is left of the one before; nothing at the end.
   /// Throws: DataError if the archive is damaged; then what follows cannot be found.
   [[nodiscard]] std::optional<TarMember> next() {
     Extension extension;
@@ -54,7 +55,7 @@ class TarReader {
       if (!read_header()) return std::nullopt;
       const char type = header_[156];
       std::uint64_t size = read_number(124, 12);
-      if (type == 'L' || type == 'x') {
+      if (type == 'L' || type == 'K' || type == 'x') {
         read_extension(type, size, extension);
         continue;
       }
@@ -62,10 +63,13 @@ class TarReader {
       const bool has_no_data = type >= '1' && type <= '6';  // links, devices, folders
       left_ = has_no_data ? 0 : padded(size, begin);
       if (type == 'S' || extension.is_sparse) fail(begin, "it holds a sparse file: pack it without --sparse");
-      if (type == '0' || type == '\0' || type == '7') {
-        return TarMember{extension.name.empty() ? read_name() : std::move(extension.name), {at_, size}};
+      const bool is_link = type == '1' || type == '2';
+      if (is_link || type == '0' || type == '\0' || type == '7') {
+        TarMember member{extension.name.empty() ? read_name() : std::move(extension.name), {at_, is_link ? 0 : size}};
+        if (is_link) member.link = extension.link.empty() ? std::string{field(157, 100)} : std::move(extension.link);
+        return member;
       }
-      if (type != 'K' && type != 'g') extension = {};  // these say nothing that matters here
+      if (type != 'g') extension = {};  // this says nothing that matters here
       skip(std::exchange(left_, 0));
     }
   }
@@ -92,6 +96,7 @@ class TarReader {
   // What comes before a header, about the file that it stands for.
   struct Extension {
     std::string name{};
+    std::string link{};
     std::optional<std::uint64_t> size{};
     bool is_sparse = false;
   };
@@ -122,15 +127,35 @@ class TarReader {
     return (size + block_size - 1) / block_size * block_size;
   }
 
-  // False at the end: of the bytes, or a block of zeros.
+  // False at the end: of the bytes, or blocks of zeros behind which no other archive begins.
   [[nodiscard]] bool read_header() {
-    const std::uint64_t begin = at_;
-    const std::size_t got = bytes_->read(header_.data(), header_.size());
-    at_ += got;
-    if (got == 0 ||
-        (got == header_.size() && std::all_of(header_.begin(), header_.end(), [](char c) { return c == 0; })))
+    for (bool is_behind_end = false;; is_behind_end = true) {
+      const std::uint64_t begin = at_;
+      const std::size_t got = bytes_->read(header_.data(), header_.size());
+      at_ += got;
+      if (begin == 0) check_is_plain(got);
+      if (got == 0) return false;
+      const bool is_whole = got == header_.size();
+      if (is_whole && std::all_of(header_.begin(), header_.end(), [](char c) { return c == 0; })) continue;
+      if (is_behind_end) return is_whole && may_begin_another();
+      if (!is_whole) fail(at_, "it ends in the middle of a header: it was cut off");
+      if (!has_right_sum()) fail(begin, "no header is here, or a damaged one: its checksum is wrong");
+      return true;
+    }
+  }
+  void check_is_plain(std::size_t got) const {
+    const std::string_view fault = fault_of_compression({header_.data(), got});
+    if (!fault.empty()) throw DataError{compose("{} cannot be read: {}", path_, fault)};
+  }
+  // What follows the end may be anything.
+  [[nodiscard]] bool may_begin_another() const {
+    try {
+      return has_right_sum();
+    } catch (const DataError&) {
       return false;
-    if (got < header_.size()) fail(at_, "it ends in the middle of a header: it was cut off");
+    }
+  }
+  [[nodiscard]] bool has_right_sum() const {
     const auto sum_of = [&](auto value_of) {
       const auto add = [&](std::int64_t sum, char c) { return sum + value_of(c); };
       const std::int64_t before = std::accumulate(header_.begin(), header_.begin() + 148, std::int64_t{8 * ' '}, add);
@@ -138,11 +163,8 @@ class TarReader {
     };
     // Some old programs add signed characters.
     const auto sum = static_cast<std::int64_t>(read_number(148, 8));
-    if (sum != sum_of([](char c) { return static_cast<unsigned char>(c); }) &&
-        sum != sum_of([](char c) { return static_cast<signed char>(c); })) {
-      fail(begin, "no header is here, or a damaged one: its checksum is wrong");
-    }
-    return true;
+    return sum == sum_of([](char c) { return static_cast<unsigned char>(c); }) ||
+           sum == sum_of([](char c) { return static_cast<signed char>(c); });
   }
 
   [[nodiscard]] std::string_view field(std::size_t begin, std::size_t size) const noexcept {
@@ -181,8 +203,8 @@ class TarReader {
     const std::uint64_t padding = padded(size, begin) - size;
     const std::string text = read_text(size);
     skip(padding);
-    if (type == 'L') {
-      extension.name = text.substr(0, text.find('\0'));
+    if (type != 'x') {
+      (type == 'L' ? extension.name : extension.link) = text.substr(0, text.find('\0'));
       return;
     }
     for (std::string_view rest = text; !rest.empty();) {
@@ -200,6 +222,7 @@ class TarReader {
   }
   void add_record(std::string_view key, std::string_view value, Extension& extension) const {
     if (key == "path") extension.name = value;
+    if (key == "linkpath") extension.link = value;
     if (key.starts_with("GNU.sparse.")) extension.is_sparse = true;
     if (key != "size") return;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), extension.size.emplace());

@@ -121,6 +121,12 @@ class TarSampleReader {
     if (!column || *column >= plan_->num_suffixes) return;
     if (sample.places[*column]) return add_fault(sample, compose("it has two files .{}", name_.suffix));
     sample.places[*column] = member_->place;
+    if (member_->link) {
+      return add_fault(sample,
+                       compose("its .{} is a link to \"{}\", and links are not followed: pack files instead, as "
+                               "tar does with --dereference --hard-dereference",
+                               name_.suffix, shown_text(*member_->link)));
+    }
     if (member_->place.size > plan_->max_member_bytes) {
       return add_fault(sample, compose("its .{} has {} bytes, and .max_member_bytes allows {}", name_.suffix,
                                        member_->place.size, plan_->max_member_bytes));
@@ -156,7 +162,7 @@ inline void add_tar_sample(BlockBuilder& builder, std::uint64_t id, const std::s
   if (contents.size() < builder.schema().size()) writer.set(contents.size(), key);
 }
 
-/// Returns the suffixes of the first sample of an archive, in their order. Throws: DataError if there is none.
+/// Returns the suffixes of the first sample of an archive, in their order; none if it holds none.
 [[nodiscard]] inline std::vector<std::string> first_tar_suffixes(const std::string& path,
                                                                  std::unique_ptr<ByteStream> bytes) {
   TarReader reader{path, std::move(bytes)};
@@ -169,7 +175,6 @@ inline void add_tar_sample(BlockBuilder& builder, std::uint64_t id, const std::s
     key = name.key;
     if (std::find(suffixes.begin(), suffixes.end(), name.suffix) == suffixes.end()) suffixes.push_back(name.suffix);
   }
-  if (suffixes.empty()) throw DataError{compose("{} holds no files whose names are KEY.SUFFIX", path)};
   return suffixes;
 }
 

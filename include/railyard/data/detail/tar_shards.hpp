@@ -6,15 +6,18 @@
 #include "railyard/data/detail/byte_stream.hpp"
 #include "railyard/data/detail/file_point.hpp"
 #include "railyard/data/detail/option_columns.hpp"
+#include "railyard/data/detail/sample_shelf.hpp"
 #include "railyard/data/detail/stored_file.hpp"
 #include "railyard/data/detail/tar_reader.hpp"
 #include "railyard/data/detail/tar_samples.hpp"
 #include "railyard/data/detail/utf8.hpp"
 #include "railyard/data/input_files.hpp"
 #include "railyard/data/on_error.hpp"
+#include "railyard/data/tar_source_options.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -30,18 +33,6 @@
 #include <vector>
 
 namespace railyard::inline v0_1 {
-
-/// Says how archives of samples are read.
-struct TarSourceOptions {
-  std::vector<std::string> bytes{};  ///< suffixes of files that become columns of u8, which differ in length
-  std::vector<std::string> text{};  ///< suffixes of files that become columns of text. With neither, those of the first
-                                    ///< sample: .txt, .text, .json, .cls and .csv are text, all others bytes
-  std::string key{};                ///< the name of a column of what comes before the suffix; empty: there is none
-  std::string label{};
-  std::uint64_t max_member_bytes = std::uint64_t{1} << 30;
-  OnError on_error = OnError::stop();  ///< a damaged archive is left out from where it is damaged, and counts as one
-};
-
 namespace detail {
 
 /// Knows the archives of a source, and what was left out of them.
@@ -106,7 +97,7 @@ class TarShards {
     std::vector<std::string> suffixes = options_.bytes;
     suffixes.insert(suffixes.end(), options_.text.begin(), options_.text.end());
     const bool is_told = !suffixes.empty();
-    if (!is_told) suffixes = first_tar_suffixes(names_now().front(), open_bytes(names_now().front()));
+    if (!is_told) suffixes = find_suffixes();
     std::vector<Field> fields;
     for (std::size_t at = 0; at < suffixes.size(); ++at) {
       const bool is_text = is_told ? at >= options_.bytes.size() : is_usually_text(suffixes[at]);
@@ -117,6 +108,21 @@ class TarShards {
     auto schema = std::make_shared<const Schema>(std::move(fields));
     if (!options_.label.empty()) (void)column_of_option(describe(), ".label", *schema, options_.label);
     return std::make_shared<const TarPlan>(TarPlan{std::move(schema), suffixes.size(), options_.max_member_bytes});
+  }
+  // Those of the first sample that there is.
+  [[nodiscard]] std::vector<std::string> find_suffixes() {
+    std::string fault;
+    for (const std::string& name : names_now()) {
+      try {
+        std::vector<std::string> suffixes = first_tar_suffixes(name, open_bytes(name));
+        if (!suffixes.empty()) return suffixes;
+        if (fault.empty()) fault = compose("{} holds no files whose names are KEY.SUFFIX", name);
+      } catch (const DataError& error) {
+        if (options_.on_error.stops_at_once()) throw;
+        fault = error.what();  // another archive may tell what there is
+      }
+    }
+    throw DataError{fault};
   }
   [[nodiscard]] static bool is_usually_text(std::string_view suffix) noexcept {
     constexpr std::array<std::string_view, 5> texts{"txt", "text", "json", "cls", "csv"};
@@ -197,7 +203,8 @@ class TarWalk {
   std::uint64_t left_out_before_;
 };
 
-/// Knows where each sample is, as far as somebody has asked; shared by threads and inherited by forked processes.
+/// Knows where each sample is, as far as somebody has asked; shared by threads and inherited by forked processes. Of
+/// those that were forked before the samples were counted, the first reads the headers for all.
 class TarIndex {
  public:
   explicit TarIndex(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)) {}
@@ -208,9 +215,13 @@ class TarIndex {
     std::vector<TarPlace> places{};
   };
 
+  /// Where it is left for other processes.
+  [[nodiscard]] SampleShelf& shelf() noexcept { return shelf_; }
+
   /// Returns where a sample is; nothing if there is no such sample.
   [[nodiscard]] std::optional<Place> find(std::uint64_t id) {
     const std::lock_guard lock{mutex_};
+    if (found_) return id < num_found() ? std::optional{place_in(*found_, static_cast<std::size_t>(id))} : std::nullopt;
     while (id >= places_.size() && extend()) {
     }
     if (id >= places_.size()) return std::nullopt;
@@ -218,12 +229,73 @@ class TarIndex {
   }
   [[nodiscard]] std::uint64_t count() {
     const std::lock_guard lock{mutex_};
+    if (!found_ && !is_whole_ && shelf_.has_use()) find_all();
+    if (found_) return num_found();
     while (extend()) {
     }
     return places_.size();
   }
 
  private:
+  // Of the block that processes share, each row is a sample, and the last one is none: it has the number of what was
+  // left out instead of a file's, and instead of a key the names of rests of archives.
+  static constexpr char between_names = '\0';
+
+  [[nodiscard]] std::uint64_t num_found() const noexcept { return found_->rows() - 1; }
+
+  void find_all() {
+    const std::size_t num_columns = shards_->plan()->num_suffixes;
+    const auto schema =
+        std::make_shared<const Schema>(Schema{{"file", Dtype::i64},
+                                              {"places", Dtype::i64, {static_cast<std::int64_t>(2 * num_columns)}},
+                                              Field::text("key")});
+    found_ = shelf_.find_or_make(schema, [&](const auto& progress) {
+      while (extend()) progress();
+      return std::vector<Block>{to_block(schema)};
+    });
+    const std::size_t last = found_->rows() - 1;
+    shards_->skips().raise_to(static_cast<std::uint64_t>((*found_)[0].values<std::int64_t>(last)[0]));
+    std::string_view names = (*found_)[2].text(last);
+    while (!names.empty()) {
+      const std::string_view name = names.substr(0, names.find(between_names));
+      shards_->skips().name(std::string{name});
+      names.remove_prefix(std::min(name.size() + 1, names.size()));
+    }
+    places_ = {};
+    walk_.reset();
+  }
+  [[nodiscard]] Block to_block(const std::shared_ptr<const Schema>& schema) const {
+    BlockBuilder builder{schema, places_.size() + 1};
+    std::size_t file = 0;
+    const std::vector<std::string> names = shards_->names();
+    std::vector<std::int64_t> numbers;
+    for (const Place& place : places_) {
+      while (names[file] != place.file->path()) ++file;
+      numbers.clear();
+      for (const auto& [offset, size] : place.places) {
+        numbers.insert(numbers.end(), {static_cast<std::int64_t>(offset), static_cast<std::int64_t>(size)});
+      }
+      SampleWriter& writer = builder.add(builder.rows());
+      writer.set(0, static_cast<std::int64_t>(file));
+      writer.set(1, numbers);
+      writer.set(2, place.key);
+    }
+    numbers.assign((*schema)[1].width(), 0);
+    SampleWriter& writer = builder.add(builder.rows());
+    writer.set(0, static_cast<std::int64_t>(shards_->skips().count()));
+    writer.set(1, numbers);
+    writer.set(2, joined(shards_->skips().names(), std::string_view{&between_names, 1}));
+    return builder.build();
+  }
+  [[nodiscard]] Place place_in(const Block& all, std::size_t row) {
+    const auto numbers = all[1].values<std::int64_t>(row);
+    Place place{file_of(static_cast<std::size_t>(all[0].values<std::int64_t>(row)[0])), std::string{all[2].text(row)}};
+    for (std::size_t at = 0; at < numbers.size(); at += 2) {
+      place.places.push_back({static_cast<std::uint64_t>(numbers[at]), static_cast<std::uint64_t>(numbers[at + 1])});
+    }
+    return place;
+  }
+
   bool extend() {
     if (is_whole_) return false;
     if (!walk_) walk_.emplace(shards_);
@@ -239,23 +311,29 @@ class TarIndex {
       walk_.reset();
       return false;
     }
-    const std::string& name = walk_->names()[walk_->file()];
-    constexpr std::size_t most_kept_open = 64;
-    if (file_ == nullptr || file_->path() != name) {
-      file_ = std::make_shared<const StoredFile>(name, walk_->names().size() <= most_kept_open);
-    }
-    Place place{.file = file_};
+    Place place{.file = file_of(walk_->file())};
     if (!shards_->options().key.empty()) place.key = std::move(sample->key);
     for (const auto& content : sample->places) place.places.push_back(*content);
     places_.push_back(std::move(place));
     return true;
   }
 
+  [[nodiscard]] const std::shared_ptr<const StoredFile>& file_of(std::size_t number) {
+    constexpr std::size_t most_kept_open = 64;
+    if (files_.empty()) files_.resize(shards_->names().size());
+    if (files_[number] == nullptr) {
+      files_[number] = std::make_shared<const StoredFile>(shards_->names()[number], files_.size() <= most_kept_open);
+    }
+    return files_[number];
+  }
+
   std::shared_ptr<TarShards> shards_;
+  SampleShelf shelf_{"reads the headers of archives"};
   std::mutex mutex_{};
   std::optional<TarWalk> walk_{};
-  std::shared_ptr<const StoredFile> file_{};
+  std::vector<std::shared_ptr<const StoredFile>> files_{};
   std::vector<Place> places_{};
+  std::optional<Block> found_{};  // instead of these, where processes share them
   bool is_whole_ = false;
   std::string failure_{};
 };

@@ -9,6 +9,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -43,9 +44,9 @@ class TextHead {
   /// Whether that is the whole file, as far as it can be read; then it ends with a line feed.
   [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
 
-  /// Reads as much again.
-  void grow() {
-    fill(size_ * 2);
+  /// Reads as much again, up to so many bytes in all, and at least one more.
+  void grow(std::size_t most) {
+    fill(std::max(size_ + 1, std::min(size_ * 2, most)));
     end_line();
   }
   [[nodiscard]] const std::string& file() const noexcept { return file_; }
@@ -87,12 +88,13 @@ void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t
   constexpr std::size_t enough_bytes = std::size_t{16} << 20;
   while (true) {
     const std::size_t records = cut();
-    const bool has_least = records >= least || (!on_error.stops_at_once() && head.size() > max_record_bytes);
+    const bool has_least = records >= least || (!on_error.stops_at_once() && head.size() / least > max_record_bytes);
     if (head.is_whole() || (has_least && (records >= enough || head.size() >= enough_bytes))) return;
-    if (!has_least && head.size() > max_record_bytes) {
+    if (!has_least && head.size() / least > max_record_bytes) {
       throw DataError{compose("{}: the first record is longer than {} bytes", head.file(), max_record_bytes)};
     }
-    head.grow();
+    const std::size_t most = std::min(max_record_bytes, enough_bytes << 10U);
+    head.grow(has_least ? enough_bytes : least * (most + 1) + utf8_mark.size());
   }
 }
 

@@ -13,11 +13,13 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -52,13 +54,26 @@ decltype(auto) call_with(const F& function, SampleRandom& random, Arguments&&...
 }
 
 // Calls visit(sample, row, random) for each sample of a block, and says where an exception came from.
-template <class Visit>
-void for_each_sample(const Block& block, std::uint64_t seed, const std::string& where, Visit&& visit) {
-  for (std::size_t row = 0; row < block.rows(); ++row) {
+// stops(row): whether to leave that one and those after it.
+template <class Visit, class Stops>
+void for_each_sample(const Block& block, std::uint64_t seed, const std::string& where, Visit&& visit, Stops&& stops) {
+  for (std::size_t row = 0; row < block.rows() && !stops(row); ++row) {
     const Sample sample{block, row};
-    SampleRandom random{derive_seed(seed, sample.id())};
+    SampleRandom random{seed_of_sample(seed, sample.id(), sample.sibling())};
     call_user([&] { visit(sample, row, random); }, where, sample.id());
   }
+}
+
+template <class Visit>
+void for_each_sample(const Block& block, std::uint64_t seed, const std::string& where, Visit&& visit) {
+  for_each_sample(block, seed, where, visit, [](std::size_t /*row*/) { return false; });
+}
+
+// What a sample takes at least: of a column whose samples differ in size nobody knows.
+[[nodiscard]] inline std::size_t fixed_bytes(const Schema& schema) noexcept {
+  std::size_t bytes = sizeof(std::uint64_t);
+  for (const Field& field : schema) bytes += field.is_ragged() ? 0 : field.width() * size_of(field.dtype);
+  return bytes;
 }
 
 // Is what an operation needs to know of where it stands.
@@ -70,44 +85,54 @@ struct OperationSite {
 
 template <MapFunction F>
 [[nodiscard]] BlockFunction map_samples(OperationSite site, F function) {
-  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
-    BlockBuilder builder{site.schema, block.rows()};
-    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
-      call_with(function, random, sample, builder.add(sample.id()));
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key,
+                                                                  PartLimit& limit) {
+    BlockBuilder builder{site.schema, std::min(block.rows(), limit.most_bytes / fixed_bytes(*site.schema) + 1)};
+    const auto add = [&](const Sample& sample, std::size_t row, auto& random) {
+      call_with(function, random, sample, builder.add(sample.id(), sample.sibling()));
       builder.complete_from(block, row);
       builder.check_complete();
-    });
+    };
+    for_each_sample(block, key.derive(site.salt), site.where, add,
+                    [&](std::size_t row) { return limit.stops(row, builder.bytes()); });
     return builder.build();
   };
 }
 
 template <FlatMapFunction F>
 [[nodiscard]] BlockFunction flat_map_samples(OperationSite site, F function) {
-  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key,
+                                                                  PartLimit& limit) {
     BlockBuilder builder{site.schema};
-    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
+    const auto add = [&](const Sample& sample, std::size_t row, auto& random) {
       SampleList out{builder, block, row};
       call_with(function, random, sample, out);
       out.finish();
-    });
+    };
+    for_each_sample(block, key.derive(site.salt), site.where, add,
+                    [&](std::size_t row) { return limit.stops(row, builder.bytes()); });
     return builder.build();
   };
 }
 
 template <FilterFunction F>
 [[nodiscard]] BlockFunction filter_samples(OperationSite site, F function) {
-  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key,
+                                                                  PartLimit& /*limit*/) {
     std::vector<std::size_t> kept;
     for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
       if (call_with(function, random, sample)) kept.push_back(row);
     });
-    return take(block, kept);
+    const Block chosen = take(block, kept);
+    const bool are_few = !kept.empty() && 2 * kept.size() < block.rows();  // which would keep the block in memory
+    return are_few ? join_copies(std::span{&chosen, 1}) : chosen;
   };
 }
 
 template <BlockMapFunction F>
 [[nodiscard]] BlockFunction map_blocks(OperationSite site, F function) {
-  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& /*key*/) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& /*key*/,
+                                                                  PartLimit& /*limit*/) {
     if (block.empty()) return no_samples(site.schema);
     return call_user(
         [&] {
@@ -118,7 +143,7 @@ template <BlockMapFunction F>
                         "columns {}, and their dtypes and shapes as was said",
                         block.rows(), made.rows(), made.schema().names(), site.schema->names())};
           }
-          return Block{site.schema, made.columns(), {block.ids().begin(), block.ids().end()}};
+          return block.with(site.schema, made.columns());
         },
         site.where, [&block] { return text_of_samples(block.ids()); });
   };
@@ -127,10 +152,11 @@ template <BlockMapFunction F>
 // Takes columns by their numbers.
 template <class = void>
 [[nodiscard]] BlockFunction choose_columns(std::shared_ptr<const Schema> schema, std::vector<std::size_t> chosen) {
-  return [schema = std::move(schema), chosen = std::move(chosen)](const Block& block, const EpochKey& /*key*/) {
+  return [schema = std::move(schema), chosen = std::move(chosen)](const Block& block, const EpochKey& /*key*/,
+                                                                  PartLimit& /*limit*/) {
     std::vector<Column> columns;
     for (const std::size_t column : chosen) columns.push_back(block[column]);
-    return Block{schema, std::move(columns), {block.ids().begin(), block.ids().end()}};
+    return block.with(schema, std::move(columns));
   };
 }
 

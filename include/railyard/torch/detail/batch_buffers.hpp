@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/TensorOptions.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -27,8 +28,10 @@ namespace detail {
 // be let go of on any.
 class BatchBuffers {
  public:
-  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of.
-  explicit BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
+  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of. is_pinned: copies
+  // to a GPU may still read it then, which LibTorch looks to, as it also keeps it for the next: most_kept is to be 0.
+  explicit BatchBuffers(std::size_t most_kept, bool is_pinned = false) noexcept
+      : most_kept_(most_kept), is_pinned_(is_pinned) {}
 
   // Its elements are whatever was there.
   [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type) {
@@ -46,7 +49,7 @@ class BatchBuffers {
 
  private:
   [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type) {
-    at::Tensor tensor = at::empty(shape, type);
+    at::Tensor tensor = at::empty(shape, at::TensorOptions(type).pinned_memory(is_pinned_));
     if (most_kept_ == 0) return tensor;
     if (kept_.size() == most_kept_) kept_.erase(kept_.begin());
     kept_.push_back(tensor.storage());
@@ -54,6 +57,7 @@ class BatchBuffers {
   }
 
   std::size_t most_kept_;
+  bool is_pinned_;
   std::vector<c10::Storage> kept_{};
 };
 

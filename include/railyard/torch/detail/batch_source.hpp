@@ -4,6 +4,7 @@
 
 #include "railyard/torch/batch.hpp"
 #include "railyard/torch/detail/block_tensors.hpp"
+#include "railyard/torch/detail/gpu_copies.hpp"
 #include "railyard/torch/loader_options.hpp"
 #include "railyard/torch/tensor.hpp"
 
@@ -12,6 +13,7 @@
 #include "railyard/core/error.hpp"
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/detail/host_feed.hpp"
+#include "railyard/data/detail/user_calls.hpp"
 #include "railyard/data/epoch_position.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/shuffle.hpp"
@@ -48,6 +50,7 @@ struct LoadedPart {
   at::Tensor data{};
   at::Tensor target{};
   std::shared_ptr<const BatchColumns> columns{};
+  bool is_pinned = false;   // data and target are in pinned memory that nobody else has
   std::size_t samples = 0;  // that count
   bool completes_batch = true;
   EpochPosition after{};  // what has been consumed when this batch has; before its last part, what had been before it
@@ -67,6 +70,8 @@ class BatchSource {
   [[nodiscard]] virtual std::optional<LoadedPart> next(const Deadline& deadline) = 0;
   // Whether other threads or processes may keep it waiting: to look at the clock takes time.
   [[nodiscard]] virtual bool waits_for_others() const noexcept = 0;
+  // Whether the next part has been read ahead, so that next() gives it at once and calls no function of the user's.
+  [[nodiscard]] virtual bool is_ready() = 0;
   // Lets go of what open() has begun.
   virtual void close() noexcept = 0;
 };
@@ -109,6 +114,7 @@ class IndexedBatches final : public BatchSource {
 
   void close() noexcept override {}
   [[nodiscard]] bool waits_for_others() const noexcept override { return false; }
+  [[nodiscard]] bool is_ready() override { return false; }
 
  private:
   // Goes on to the next batch. False at the end of the epoch.
@@ -156,6 +162,7 @@ class DatasetBatches final : public BatchSource {
         collate_(options.collate),
         padding_(options.padding),
         device_(device),
+        is_pinned_(takes_pinned_memory(device)),
         reading_{.global_batch_size = shares.global_batch_size,
                  .rank = shares.rank,
                  .world_size = shares.world_size,
@@ -167,7 +174,8 @@ class DatasetBatches final : public BatchSource {
                  .drop_last = shares.drop_last} {
     if (collate_) return;
     const std::size_t ahead = options.prefetch > 0 ? options.prefetch : dataset_.batches_ahead();
-    make_ = [collation = BlockCollation{dataset_.schema(), dataset_.label(), padding_, ahead}](const Block& block) {
+    make_ = [collation =
+                 BlockCollation{dataset_.schema(), dataset_.label(), padding_, ahead, is_pinned_}](const Block& block) {
       auto made = std::make_shared<Tensors>(collation(block));
       const std::size_t bytes = bytes_of(made->first) + bytes_of(made->second);
       return MadeOfBlock{std::move(made), bytes};
@@ -194,12 +202,15 @@ class DatasetBatches final : public BatchSource {
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
     std::tie(part.data, part.target) =
-        collate_ ? collate_(step->block) : std::move(*std::static_pointer_cast<Tensors>(step->made));
+        collate_ ? collated(step->block) : std::move(*std::static_pointer_cast<Tensors>(step->made));
+    part.is_pinned = is_pinned_ && !collate_;
     part.columns = std::make_shared<const BatchColumns>(BatchColumns{std::move(step->block), device_, padding_});
+    if (collate_) check_collated(part);
     return part;
   }
 
   [[nodiscard]] bool waits_for_others() const noexcept override { return true; }
+  [[nodiscard]] bool is_ready() override { return !collate_ && reader_ && reader_->is_ready(); }
 
   void close() noexcept override {
     if (!reader_) return;
@@ -212,6 +223,17 @@ class DatasetBatches final : public BatchSource {
   }
 
  private:
+  // Losses and gradients are weighted by the samples that were given, so the data must be of as many.
+  void check_collated(const LoadedPart& part) const {
+    const at::Tensor& data = part.data;
+    const std::size_t rows = part.columns->block.rows();
+    if (!data.defined() || (data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(rows))) return;
+    throw DataError{
+        compose("LoaderOptions::collate of {} on rank {}/{} was given {} samples and made data of {}, of shape {}: the "
+                "first dimension must count the samples",
+                dataset_.describe(), reading_.rank, reading_.world_size, rows, data.dim() > 0 ? data.size(0) : 0,
+                shape_of(data))};
+  }
   void tell_of_skipped() {
     SkipCounts by_source;
     dataset_.node()->count_skipped(by_source);
@@ -243,6 +265,13 @@ class DatasetBatches final : public BatchSource {
 
   using Tensors = std::pair<at::Tensor, at::Tensor>;
 
+  [[nodiscard]] Tensors collated(const Block& block) const {
+    const std::string of = dataset_.name().empty() ? "" : compose(" (dataset \"{}\")", dataset_.name());
+    return call_user([&] { return collate_(block); },
+                     compose("LoaderOptions::collate of {}{}", dataset_.describe(), of),
+                     [&block] { return text_of_samples(block.ids()); });
+  }
+
   [[nodiscard]] static std::size_t bytes_of(const at::Tensor& tensor) {
     return tensor.defined() ? static_cast<std::size_t>(tensor.nbytes()) : 0;
   }
@@ -256,6 +285,7 @@ class DatasetBatches final : public BatchSource {
   std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
   double padding_;
   at::Device device_;
+  bool is_pinned_;  // what is made of blocks
   EpochOptions reading_;
   std::optional<EpochReader> reader_{};
 };

@@ -11,7 +11,6 @@
 #include "railyard/core/error.hpp"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -28,8 +27,8 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 // How long each sample is in its first dimension. Shapes: (samples) of int64.
-[[nodiscard]] inline at::Tensor lengths_of(const Field& field, const Column& column) {
-  const at::Tensor lengths = at::empty({static_cast<std::int64_t>(column.rows())}, at::ScalarType::Long);
+[[nodiscard]] inline at::Tensor lengths_of(const Field& field, const Column& column, BatchBuffers& buffers) {
+  const at::Tensor lengths = buffers.take({static_cast<std::int64_t>(column.rows())}, at::ScalarType::Long);
   auto* to = lengths.data_ptr<std::int64_t>();
   const std::size_t step = field.width() * size_of(field.dtype);
   for (std::size_t row = 0; row < column.rows(); ++row) {
@@ -70,12 +69,6 @@ namespace detail {
   return tensor;
 }
 
-// Does the same in memory of its own.
-[[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
-  BatchBuffers none{0};
-  return tensor_of(field, column, padding, none);
-}
-
 // Writes the numbers of a column as floats side by side with those of others, of which a sample has `width` in all.
 inline void write_floats(const Field& field, const Column& column, float* to, std::size_t width) {
   visit_dtype(field.dtype, [&](auto zero) {
@@ -93,9 +86,10 @@ inline void write_floats(const Field& field, const Column& column, float* to, st
 class BlockCollation {
  public:
   // label: may be empty. padding: of samples that differ in length. ahead: batches that are made before they are used.
-  // Throws: ConfigError if no tensor can be made of the label.
-  BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead = 0)
-      : padding_(padding), buffers_(std::make_shared<BatchBuffers>(most_kept_for(ahead))) {
+  // is_pinned: for a GPU. Throws: ConfigError if no tensor can be made of the label.
+  BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead = 0,
+                 bool is_pinned = false)
+      : padding_(padding), buffers_(std::make_shared<BatchBuffers>(is_pinned ? 0 : most_kept_for(ahead), is_pinned)) {
     if (!label.empty()) label_ = schema.index_of(label);
     if (label_ && schema[*label_].is_text) {
       throw ConfigError{

@@ -64,11 +64,17 @@ class BucketSchedule {
     begin_pass();
   }
 
-  // Cuts all slots into buckets, in an order that was observed. Those that it lacks, such as frozen parameters, go with
-  // the last bucket: one of their own would cost an exchange.
+  // What becomes of slots that were not observed, such as frozen parameters.
+  enum class Others : std::uint8_t {
+    in_last_bucket,  // one of their own would cost an exchange
+    in_none,
+  };
+
+  // Cuts all slots into buckets, in an order that was observed.
   void cut(const std::vector<std::int64_t>& observed, const std::vector<GradientSlot>& slots,
-           const BucketLimits& limits) {
+           const BucketLimits& limits, Others others = Others::in_last_bucket) {
     buckets_.assign(1, {});
+    bucket_of_.assign(slots.size(), none);
     is_observed_.assign(slots.size(), false);
     std::size_t size_bytes = 0;
     for (const std::int64_t number : observed) {
@@ -85,7 +91,7 @@ class BucketSchedule {
       size_bytes += more;
     }
     for (std::size_t index = 0; index < slots.size(); ++index) {
-      if (!is_observed_[index]) put(index);
+      if (!is_observed_[index] && others == Others::in_last_bucket) put(index);
     }
     begin_pass();
   }
@@ -97,6 +103,8 @@ class BucketSchedule {
     for (const Bucket& bucket : buckets_) digest = digest_of(std::as_bytes(std::span{bucket}), digest);
     return compose("{} buckets, {:016x}", buckets_.size(), digest);
   }
+  static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+  // Its number, or none.
   [[nodiscard]] std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
 
   void begin_pass() {
@@ -111,6 +119,7 @@ class BucketSchedule {
     if (!is_first) return;
     if (!is_observed_[index]) observed_.push_back(static_cast<std::int64_t>(index));
     is_observed_[index] = true;
+    if (bucket_of_[index] == none) return;
     --num_missing_[bucket_of_[index]];
     while (num_ready_ < buckets_.size() && num_missing_[num_ready_] == 0) ++num_ready_;
   }

@@ -4,20 +4,18 @@
 
 #include "railyard/torch/comm_hook.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/non_finite.hpp"
 #include "railyard/torch/detail/pass_numbers.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
 #include "railyard/torch/tensor.hpp"
 
-#include "railyard/collectives/detail/vector_reduce.hpp"
 #include "railyard/core/side_line.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,27 +27,6 @@
 namespace railyard::inline v0_1 {
 
 namespace detail {
-
-// Whether every value is finite; of a sparse tensor those that it holds.
-[[nodiscard]] inline bool is_all_finite(const at::Tensor& tensor) {
-  if (tensor.is_sparse()) return is_all_finite(tensor._values());
-  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
-    const std::array<const float*, 1> source{tensor.data_ptr<float>()};
-    return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
-  }
-  return at::isfinite(tensor).all().item<bool>();
-}
-
-// The name of the first parameter whose gradient, or what this rank has of it, is not finite; empty if there is none.
-[[nodiscard]] inline std::string first_not_finite(const OpenSlots& open) {
-  for (const auto& one : open) {
-    const auto piece = one.second->piece.lock();
-    const bool has_piece = piece && !piece->is_empty();
-    const at::Tensor& gradient = has_piece ? piece->updated().grad() : one.second->parameter.grad();
-    if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
-  }
-  return "";
-}
 
 // For each bucket one small all-reduce says what the ranks have; then all gradients that somebody gives are copied into
 // one flat tensor per dtype and device, summed, and copied back. With the first bucket the ranks also learn of each
@@ -98,6 +75,8 @@ class FlatReduction {
   }
 
   [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
+  // Takes over what another reduction has learnt of the pass.
+  void go_by(const PassSummary& summary) { summary_ = summary; }
 
   // See HostReduction::average(); the result is the same on all ranks.
   [[nodiscard]] bool average(const OpenSlots& slots) {

@@ -11,6 +11,8 @@
 #include "railyard/core/error.hpp"
 #include "railyard/train/worker.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -158,6 +160,42 @@ inline void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t
                   : compose("all steps, {} in number, were left out, for their gradients were not finite: nothing was "
                             "learnt. Look for NaNs in the data, lower the learning rate or clip",
                             steps));
+}
+
+// The parameter, and how many more.
+[[nodiscard]] inline std::string name_with_others(const std::string& first, std::size_t count) {
+  if (count == 1) return compose("the parameter \"{}\"", first);
+  return compose("the parameter \"{}\" and {} other{}", first, count - 1, count == 2 ? "" : "s");
+}
+
+// In the same words on all ranks that have not used it, so that they are told once.
+inline void warn_of_unused(Worker& worker, const std::string& first, std::size_t count, std::uint32_t num_using,
+                           std::uint64_t step) {
+  worker.warn(
+      compose("step {}: {} got a gradient on {} of {} ranks alone: on the others it counts as zero, in this "
+              "step and, without a word, in later ones",
+              step, name_with_others(first, count), num_using, worker.world_size()));
+}
+
+inline void warn_of_untrained(Worker& worker, const std::vector<GradientSlot>& slots) {
+  if (worker.rank() != 0) return;
+  const auto is_untrained = [](const GradientSlot& slot) {
+    return slot.parameter.requires_grad() && !slot.was_trained;
+  };
+  const auto first = std::find_if(slots.begin(), slots.end(), is_untrained);
+  if (first == slots.end()) return;
+  const auto count = static_cast<std::size_t>(std::count_if(first, slots.end(), is_untrained));
+  worker.warn(
+      compose("{} got a gradient in no step, so nothing was learnt there: use it in the loss, or freeze it by "
+              "set_requires_grad(false)",
+              name_with_others(first->name, count)));
+}
+
+inline void warn_of_sparse(Worker& worker, const GradientSlot& slot, std::uint64_t step) {
+  worker.warn(
+      compose("step {}: the gradient of \"{}\" is sparse, and is made dense to be averaged, which costs time and "
+              "memory for all of its rows, in later steps as well",
+              step, slot.name));
 }
 
 // All models of a worker are exchanged together, so the options of one are those of all.

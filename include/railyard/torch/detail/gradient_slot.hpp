@@ -5,6 +5,7 @@
 #include "railyard/torch/detail/tensor_mark.hpp"
 #include "railyard/torch/detail/weight_storage.hpp"
 
+#include "railyard/core/buffer.hpp"
 #include "railyard/core/detail/digest.hpp"
 #include "railyard/train/detail/control_lane.hpp"
 
@@ -29,16 +30,17 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
-// PreparedOptimizer. Elements begin to end in the order of memory.
+// The part of a parameter that this rank updates for all ranks of the host, which share its weights, or for all ranks,
+// which have copies; see PreparedOptimizer. Elements begin to end in the order of memory.
 struct GradientPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  at::Tensor weights{};   // a view of one dimension; undefined where this rank has no part
-  at::Tensor master{};    // the same in f32, where the optimizer updates that; see PrepareOptimizerOptions
-  bool is_spent = false;  // an update has used what is in the gradient
-  bool is_mixed = false;  // and a backward pass has added to that
-  bool is_copy = false;   // a rank of the first host has the same one, and tells of it for both
+  at::Tensor weights{};            // a view of one dimension; undefined where this rank has no part
+  at::Tensor master{};             // the same in f32, where the optimizer updates that; see PrepareOptimizerOptions
+  bool is_spent = false;           // an update has used what is in the gradient
+  bool is_mixed = false;           // and a backward pass has added to that
+  bool is_copy = false;            // a rank of the first host has the same one, and tells of it for both
+  bool has_whole_weights = false;  // this rank has the other pieces too, and all of the gradient: on a GPU
 
   [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
 
@@ -68,6 +70,7 @@ struct GradientSlot {
   bool used = false;                     // since the last exchange
   bool has_arrived = false;              // at its gradient, in the backward pass under way
   bool has_begun = false;                // a step, since it was prepared
+  bool was_trained = false;              // some rank has used it in a pass that was exchanged
   std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
   std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
   bool is_weighted = false;              // micro-batches under way have added to the gradient
@@ -204,6 +207,14 @@ struct GradientSlot {
 
 [[nodiscard]] inline bool are_all_on_cpu(const std::vector<GradientSlot>& slots) {
   return std::all_of(slots.begin(), slots.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
+}
+
+// Whether all are on a GPU that is the worker's.
+[[nodiscard]] inline bool are_all_on(const std::vector<GradientSlot>& slots, const Device& device) {
+  return device.kind == DeviceKind::cuda &&
+         std::all_of(slots.begin(), slots.end(), [&device](const GradientSlot& slot) {
+           return slot.parameter.is_cuda() && slot.parameter.get_device() == device.index;
+         });
 }
 
 // What the other passes of a step have left would be half a step.

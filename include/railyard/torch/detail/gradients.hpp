@@ -6,8 +6,8 @@
 #include "railyard/torch/detail/autocast_settings.hpp"
 #include "railyard/torch/detail/backward_depth.hpp"
 #include "railyard/torch/detail/bucket_schedule.hpp"
-#include "railyard/torch/detail/communication_thread.hpp"
 #include "railyard/torch/detail/ended_slots.hpp"
+#include "railyard/torch/detail/gradient_overlap.hpp"
 #include "railyard/torch/detail/gradient_refusals.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/loss_scaling.hpp"
@@ -18,10 +18,8 @@
 #include "railyard/torch/detail/step_window.hpp"
 #include "railyard/torch/detail/watched_models.hpp"
 #include "railyard/torch/detail/weight_watch.hpp"
-#include "railyard/torch/detail/worker_pool.hpp"
 #include "railyard/torch/model_options.hpp"
 #include "railyard/torch/tensor.hpp"
-#include "railyard/workers/detail/cores.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/digest.hpp"
@@ -59,8 +57,8 @@ namespace detail {
 //
 // The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
 // end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
-// the gradients that anybody has used. With overlap, hooks hand each bucket of gradients that is complete to a thread
-// which exchanges them meanwhile, and the callback does the rest.
+// the gradients that anybody has used. With overlap, hooks hand over each bucket of gradients that is complete, which
+// is exchanged meanwhile, and the callback does the rest; on a device the gradients come first, see DeviceReduction.
 //
 // What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
 // all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
@@ -69,7 +67,7 @@ namespace detail {
 // accumulated, and only the last micro-batch's pass exchanges.
 class GradientExchange {
  public:
-  explicit GradientExchange(Worker& worker) : worker_(&worker), exchange_(worker) {}
+  explicit GradientExchange(Worker& worker) : worker_(&worker), exchange_(worker), overlap_(worker, exchange_) {}
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
@@ -80,7 +78,7 @@ class GradientExchange {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       known_.emplace(slots_[index].parameter.unsafeGetTensorImpl(), index);
     }
-    schedule_.reset(slots_.size());
+    overlap_.forget_order(slots_.size());
     weight_watch_.reset(slots_);
   }
 
@@ -139,6 +137,10 @@ class GradientExchange {
   // there.
   [[nodiscard]] bool can_share_weights() const { return exchange_.has_host() && !options_.comm_hook; }
 
+  // Where gradients that were summed on the device lie, bucket after bucket, from the end of a pass on; nullptr where
+  // they are not.
+  [[nodiscard]] const GradientArena* arena() const noexcept { return exchange_.arena(); }
+
   [[nodiscard]] NonFinite non_finite() const noexcept { return options_.non_finite; }
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
 
@@ -151,16 +153,19 @@ class GradientExchange {
     if (models_.models().size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
     options_ = options;
     before_step_.forget();
-    overlap_ =
-        options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
-    observed_step_ = 0;
+    overlap_.reset(slots_.size(), options_, place());
     compares_weights_ = options.compare_weights;
-    schedule_.reset(slots_.size());
     weight_watch_.reset(slots_);
     note_bucket_sizes(*worker_, options);
   }
 
-  // Tells the user, at the end of training, of steps that have left no trace.
+  // Tells the user, at the end of training, of steps that have left no trace, and of parameters that have learnt
+  // nothing.
+  void warn_at_end() const {
+    warn_of_skipped();
+    if (clock_.has_steps()) warn_of_untrained(*worker_, slots_);
+  }
+
   void warn_of_skipped() const {
     // Overflows are how a GradScaler finds its scale.
     if (worker_->extension<LossScalings>().has_any && clock_.skipped() < window_.step) return;
@@ -170,7 +175,7 @@ class GradientExchange {
   // Ends what goes on beside the worker's own thread.
   void end() noexcept {
     forget_pass();
-    thread_.reset();
+    overlap_.end();
   }
 
   // Forgets the micro-batches of a step that will not be completed.
@@ -185,15 +190,18 @@ class GradientExchange {
   // reach every parameter of every model. .to(dtype or device) takes a parameter's hook away. Before the first step it
   // is hooked anew; later nobody can tell what has gone by.
   static void begin(const std::shared_ptr<GradientExchange>& self, std::uint64_t samples, bool completes_step) {
+    bool has_moved = false;
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
       GradientSlot& slot = self->slots_[index];
       if (slot.has_other_shape()) refuse_reshaped(*self->worker_, slot);
       if (slot.has_lost_hook()) {
         if (slot.has_begun) refuse_converted(*self->worker_, slot);
         hook(self, index);
+        has_moved = true;
       }
       slot.has_begun = true;
     }
+    if (has_moved) self->overlap_.reset(self->slots_.size(), self->options_, self->place());
     self->models_.check(*self->worker_, self->known_, self->options_.buffers != BufferSync::leave);
     if (self->window_.is_last) {
       if (self->window_.is_accumulating) {
@@ -247,13 +255,6 @@ class GradientExchange {
     std::shared_ptr<GradientExchange> exchange_;
     bool is_inner_ = false;
     bool is_over_ = false;
-  };
-
-  // How far gradients are exchanged while a pass goes on.
-  enum class Overlapping : std::uint8_t {
-    undecided,  // until a step has shown in which order they come
-    never,
-    active,
   };
 
   // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
@@ -347,33 +348,16 @@ class GradientExchange {
   }
 
   void note_arrival(GradientSlot& slot, std::size_t index, const at::Tensor& added) {
-    if (overlap_ != Overlapping::never && window_.is_last) {
-      const bool is_first = !std::exchange(slot.has_arrived, true);
-      if (schedule_.bucket_of(index) < num_handed_) refuse_repeat(*worker_, slot, window_.step);
-      schedule_.arrive(index, is_first);
-    }
-    if (worker_->world_size() > 1) slot.own_memory(added);
+    if (window_.is_last) overlap_.arrive(slot, index, window_.step);
+    if (worker_->world_size() > 1 && !overlap_.uses_device()) slot.own_memory(added);
     if (added.defined()) slot.used = true;
+    if (added.defined() && added.is_sparse() && !std::exchange(has_told_of_sparse_, true)) {
+      warn_of_sparse(*worker_, slot, window_.step);
+    }
     if (window_.is_last) slot.end_weighting(static_cast<double>(window_.samples));
     if (slot.is_weighted) slot.mark();
-    if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
-  }
-
-  // Lets the communication thread exchange what is complete. The last bucket is so when the pass is about to end, and
-  // is left to this thread.
-  void hand_over() {
-    if (num_handed_ > 0 && thread_->has_failed()) settle();
-    const std::size_t num_ready = std::min(schedule_.num_ready(), schedule_.buckets().size() - 1);
-    if (num_ready <= num_handed_) return;
-    if (num_handed_ == 0) begin_exchange();
-    thread_->ask(num_ready - num_handed_);
-    num_handed_ = num_ready;
-  }
-
-  // Waits for what was handed over, and throws what has become of it.
-  void settle() {
-    num_handed_ = 0;
-    thread_->settle();
+    if (!window_.is_last) return;
+    explained([this] { overlap_.hand_over([this] { begin_exchange(); }); });
   }
 
   void abandon_pass() noexcept {
@@ -381,25 +365,9 @@ class GradientExchange {
     forget_pass();
   }
 
-  // Lets nothing of a pass go on. If its exchange has begun and not ended, other ranks may be at this one's gradients,
-  // which are about to go: the group is given up.
   void forget_pass() noexcept {
-    constexpr std::string_view reason =
-        "its backward() ended by an exception after it had begun to exchange gradients; with ModelOptions::overlap set "
-        "to off a program can go on after that";
-    if (num_handed_ > 0) {
-      if (!thread_->has_failed()) exchange_.abort(reason);
-      try {
-        settle();
-      } catch (...) {  // what this is about has been thrown already
-      }
-    }
-    if (thread_ && exchange_.is_under_way()) {
-      exchange_.abort(reason);
-      exchange_.withdraw();
-    }
     for (GradientSlot& slot : slots_) slot.has_arrived = false;
-    schedule_.begin_pass();
+    overlap_.forget_pass();
   }
 
   void end_pass() {
@@ -432,22 +400,26 @@ class GradientExchange {
       check_gradient(slot);
       slot.end_weighting(static_cast<double>(window_.samples));
     }
-    if (num_handed_ == 0) {
+    if (!overlap_.has_begun()) {
       begin_exchange();
     } else {
       clock_.enter(StepClock::Part::wait);
-      settle();
+      overlap_.settle();
     }
     const bool is_finite = exchange_.finish(clock_);
     for (GradientSlot& slot : slots_) slot.used = slot.is_weighted = false;
     const PassSummary& summary = exchange_.summary();
     if (summary.num_replaced > 0) compare_replaced(*worker_, slots_);
     if (summary.are_weights_apart) weight_watch_.refuse(*worker_, slots_, window_.step);
+    const UnusedSlots& unused = exchange_.unused_here();
+    if (unused.count > 0 && !std::exchange(has_told_of_unused_, true)) {
+      warn_of_unused(*worker_, unused.first, unused.count, unused.num_using, window_.step);
+    }
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
       worker_->control().hear(summary.wishes, have_all_ended);
     }
-    decide_on_overlap();
+    overlap_.decide(slots_, window_.step, options_);
     sync_buffers(*worker_, models_.buffers(), options_.buffers);
     if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
@@ -462,39 +434,20 @@ class GradientExchange {
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
     const bool checks_finite = options_.non_finite != NonFinite::allow || loss_scaling_of(*worker_) != nullptr;
-    const PassTerms terms{.header = next_header(), .checks_finite = checks_finite, .uses_host = uses_host()};
-    exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
+    const PassTerms terms{.header = next_header(),
+                          .checks_finite = checks_finite,
+                          .uses_host = uses_host(),
+                          .uses_device = overlap_.uses_device()};
+    exchange_.begin(slots_, overlap_.buckets(), terms, options_.comm_hook);
   }
-
-  // One whole step tells in which order gradients come. That of rank 0 is everybody's from the next pass on.
-  void decide_on_overlap() {
-    if (overlap_ != Overlapping::undecided) return;
-    if (observed_step_ == 0) observed_step_ = window_.step;
-    if (observed_step_ == window_.step) return;
-    overlap_ = Overlapping::never;
-    std::int64_t allows = allows_overlap() && !schedule_.has_repeats() ? 1 : 0;
-    worker_->all_reduce(buffer_of_value(allows), ReduceOp::min);
-    if (allows == 0) return;
-    schedule_.cut(numbers_of_first_rank(*worker_, schedule_.observed()), slots_,
-                  limits_of(options_, slots_, spans_hosts()));
-    if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
-    if (!thread_) {
-      const auto& pool = worker_->extension<WorkerPool>().binding;
-      thread_ = std::make_unique<CommunicationThread>([this] { exchange_.take_bucket(aside_); },
-                                                      pool ? pool->heap() : nullptr);
-    }
-    worker_->note_environment("bucket_plan", schedule_.plan());
-    overlap_ = Overlapping::active;
-  }
-
-  [[nodiscard]] bool allows_overlap() const {
-    if (options_.comm_hook || !are_all_on_cpu(slots_)) return false;
-    return options_.overlap == Overlap::on || spans_hosts() || usable_cores() > worker_->local_world_size();
-  }
-
-  [[nodiscard]] bool spans_hosts() const { return worker_->local_world_size() < worker_->world_size(); }
 
   [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(slots_); }
+
+  [[nodiscard]] ExchangePlace place() const {
+    return {.is_device = are_all_on(slots_, worker_->device()),
+            .is_on_cpu = are_all_on_cpu(slots_),
+            .is_host = uses_host()};
+  }
 
   // Counts the pass.
   [[nodiscard]] PassHeader next_header() {
@@ -506,7 +459,7 @@ class GradientExchange {
             .step = window_.step,
             .pass = window_.num_passes++,
             .loop = control.loop(),
-            .waited = clock_.waited() + aside_.waited(),
+            .waited = clock_.waited() + overlap_.waited(),
             .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U,
             .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0,
@@ -541,11 +494,14 @@ class GradientExchange {
 
   Worker* worker_;
   PassExchange exchange_;
+  GradientOverlap overlap_;
   StepClock clock_{};
   ModelOptions options_{};
   StepWindow window_{};
   bool compares_weights_ = false;  // in the next pass, as a model was prepared
   bool has_weights_ = false;       // the accumulators have the hook that weights micro-batches
+  bool has_told_of_unused_ = false;
+  bool has_told_of_sparse_ = false;
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   WatchedModels models_{};
@@ -553,12 +509,6 @@ class GradientExchange {
   RunningStatistics statistics_{};   // where the batch under way counts nothing
   RunningStatistics before_step_{};  // where the step may be left out
   std::weak_ptr<Pass> pass_{};
-  Overlapping overlap_ = Overlapping::never;
-  std::uint64_t observed_step_ = 0;  // the first one that shows the order
-  BucketSchedule schedule_{};
-  std::size_t num_handed_ = 0;  // buckets of the pass under way that are the communication thread's
-  StepClock aside_{};           // of that thread
-  std::unique_ptr<CommunicationThread> thread_{};
   std::mutex mutex_{};
 };
 
@@ -583,7 +533,7 @@ struct Gradients {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
     worker.on_step_times([&worker, exchange = gradients.exchange.get()](bool is_end) {
-      if (is_end) exchange->warn_of_skipped();
+      if (is_end) exchange->warn_at_end();
       return exchange->clock().total(worker.world_size());
     });
     worker.on_data_wait([clock = &gradients.exchange->clock()](bool begins) { clock->enter_data(begins); });

@@ -3,9 +3,11 @@
 #pragma once
 
 #include "railyard/torch/comm_hook.hpp"
+#include "railyard/torch/detail/device_reduction.hpp"
 #include "railyard/torch/detail/flat_reduction.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/host_reduction.hpp"
+#include "railyard/torch/detail/non_finite.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
 #include "railyard/torch/detail/update_digest.hpp"
 
@@ -15,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,6 +33,20 @@ struct PassTerms {
   PassHeader header{};
   bool checks_finite = true;  // somebody wants to know
   bool uses_host = false;     // the ranks of a host sum gradients where they lie
+  bool uses_device = false;   // the line that has been taken sums them on the device
+};
+
+// Parameters that a rank has not used in a pass, in which others have.
+struct UnusedSlots {
+  std::string first{};
+  std::uint32_t num_using = 0;  // ranks that have used that one
+  std::size_t count = 0;
+
+  void add(const std::string& name, std::uint32_t ranks) {
+    if (count++ > 0) return;
+    first = name;
+    num_using = ranks;
+  }
 };
 
 // Used by one thread at a time: a worker's own, or its communication thread.
@@ -55,6 +72,15 @@ class PassExchange {
     return side != nullptr;
   }
 
+  // Sums gradients on the device from here on, where a pass says so. All ranks call it. Returns whether the backend
+  // can.
+  [[nodiscard]] bool move_to_device() {
+    if (device_) return true;
+    DeviceLine* line = worker_->device_line();
+    if (line != nullptr) device_.emplace(*worker_, *line);
+    return line != nullptr;
+  }
+
   // Begins a pass; all that is given outlives it.
   void begin(std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets, const PassTerms& terms,
              AnyCommHook& hook) {
@@ -64,19 +90,23 @@ class PassExchange {
     terms_.header.updates = worker_->extension<UpdateDigest>().value;
     num_taken_ = 0;
     open_.clear();
+    late_.clear();
+    unused_here_ = {};
     is_finite_ = true;
     is_under_way_ = true;
     if (terms_.uses_host) {
       host_->begin(slots, terms_.header, buckets.size());
     } else {
+      if (terms_.uses_device) device_->begin(slots, buckets, terms_.header);
       flat_.begin(slots, terms_.header, hook);
     }
   }
 
   [[nodiscard]] bool is_under_way() const noexcept { return is_under_way_; }
 
-  // Exchanges the next bucket.
+  // Exchanges the next bucket; on a device, has it exchanged.
   void take_bucket(StepClock& clock) {
+    if (terms_.uses_device) return device_->launch(num_taken_++);
     const Bucket& bucket = (*buckets_)[num_taken_];
     clock.enter(StepClock::Part::communication);
     const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket, clock);
@@ -85,17 +115,7 @@ class PassExchange {
       if (terms_.uses_host) host_->check_alike(bucket);
       if (is_first) check();
     });
-    OpenSlots open;
-    for (std::size_t at = 0; at < bucket.size(); ++at) {
-      GradientSlot& slot = (*slots_)[bucket[at]];
-      if (use.num_using[at] == 0) continue;  // unused everywhere: stays as it was
-      if (use.num_giving[at] == 0) {
-        // Used by ranks without samples only, so nothing may remain of it.
-        slot.parameter.mutable_grad().reset();
-      } else {
-        open.emplace_back(bucket[at], &slot);
-      }
-    }
+    const OpenSlots open = opened(bucket, use);
     if (worker_->world_size() == 1) {
       is_finite_ &= finish_alone(open);
     } else if (terms_.uses_host) {
@@ -109,6 +129,7 @@ class PassExchange {
   // Exchanges what is left and ends the pass. Returns whether all averages are finite.
   [[nodiscard]] bool finish(StepClock& clock) {
     while (num_taken_ < buckets_->size()) take_bucket(clock);
+    if (terms_.uses_device) finish_on_device(clock);
     if (terms_.uses_host) {
       is_finite_ = host_->close(open_, is_finite_, clock);
     }
@@ -120,13 +141,25 @@ class PassExchange {
 
   // What all ranks have told of the pass.
   [[nodiscard]] const PassSummary& summary() const noexcept {
+    if (terms_.uses_device) return device_->summary();
     return terms_.uses_host ? host_->summary() : flat_.summary();
   }
+  // Of the last pass; nullptr if that was not exchanged on the device.
+  [[nodiscard]] const GradientArena* arena() const noexcept {
+    return device_ && terms_.uses_device ? &device_->arena() : nullptr;
+  }
+  // Slots that are in no bucket of the device, and that somebody has used all the same.
+  [[nodiscard]] const OpenSlots& late() const noexcept { return late_; }
   // The slots that have been averaged.
   [[nodiscard]] const OpenSlots& open() const noexcept { return open_; }
+  // Those of them that this rank has not used, though it has samples.
+  [[nodiscard]] const UnusedSlots& unused_here() const noexcept { return unused_here_; }
 
   // Ends every wait of this rank in a pass that moved aside, from any thread.
-  void abort(std::string_view reason) noexcept { terms_.uses_host ? host_->abort(reason) : flat_.abort(reason); }
+  void abort(std::string_view reason) noexcept {
+    if (terms_.uses_device) return device_->abort(reason);
+    terms_.uses_host ? host_->abort(reason) : flat_.abort(reason);
+  }
   // After that, by the thread that exchanges: returns once nobody is at this rank's gradients.
   void withdraw() noexcept {
     if (terms_.uses_host) host_->withdraw();
@@ -134,16 +167,58 @@ class PassExchange {
   }
 
  private:
+  // Of some slots those that are to be averaged, by what the ranks have of them.
+  [[nodiscard]] OpenSlots opened(const Bucket& bucket, const BucketUse& use) {
+    OpenSlots open;
+    for (std::size_t at = 0; at < bucket.size(); ++at) {
+      GradientSlot& slot = (*slots_)[bucket[at]];
+      if (use.num_using[at] == 0) continue;  // unused everywhere: stays as it was
+      slot.was_trained = true;
+      if (terms_.header.samples > 0 && !slot.used) unused_here_.add(slot.name, use.num_using[at]);
+      if (use.num_giving[at] == 0) {
+        // Used by ranks without samples only, so nothing may remain of it.
+        slot.parameter.mutable_grad().reset();
+      } else {
+        open.emplace_back(bucket[at], &slot);
+      }
+    }
+    return open;
+  }
+
+  void finish_on_device(StepClock& clock) {
+    const BucketUse use = device_->meet(clock);
+    together([this] { check(); });
+    Bucket all(slots_->size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    open_ = opened(all, use);
+    device_->average(use);
+    for (const auto& one : open_) {
+      if (!device_->arena().has(one.first)) late_.push_back(one);
+    }
+    if (!late_.empty()) {
+      flat_.go_by(device_->summary());
+      is_finite_ &= flat_.average(late_);
+    }
+    if (terms_.checks_finite) is_finite_ &= device_->is_finite();
+    clock.count_bytes(device_->take_bytes());
+  }
+
   // A single worker's gradients are what they are, but for the weights of micro-batches.
   [[nodiscard]] bool finish_alone(const OpenSlots& open) const {
     bool is_finite = true;
+    std::vector<at::Tensor> on_device;
     for (const auto& one : open) {
       at::Tensor& gradient = one.second->parameter.mutable_grad();
       if (gradient.is_sparse()) gradient = gradient.to_dense();  // as on any number of ranks
       if (one.second->is_weighted) gradient.div_(terms_.header.samples);
-      if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
+      if (!terms_.checks_finite || gradient.numel() == 0) continue;
+      if (gradient.is_cpu()) {
+        is_finite &= is_all_finite(gradient);
+      } else {
+        on_device.push_back(gradient);
+      }
     }
-    return is_finite;
+    return is_finite && are_all_finite(on_device);
   }
 
   // What fails here does so on all ranks alike; nobody may go on while another still reads what it has shown.
@@ -230,6 +305,7 @@ class PassExchange {
   }
 
   [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine) {
+    if (terms_.uses_device) return device_->gather_texts(mine);
     return terms_.uses_host ? host_->gather_texts(mine) : flat_.gather_texts(mine);
   }
 
@@ -241,12 +317,15 @@ class PassExchange {
 
   Worker* worker_;
   FlatReduction flat_;
-  std::optional<HostReduction> host_{};  // where the ranks of a host share memory
+  std::optional<HostReduction> host_{};      // where the ranks of a host share memory
+  std::optional<DeviceReduction> device_{};  // where the backend has a line on the device
   std::vector<GradientSlot>* slots_ = nullptr;
   const std::vector<Bucket>* buckets_ = nullptr;
   PassTerms terms_{};
   std::size_t num_taken_ = 0;
   OpenSlots open_{};
+  OpenSlots late_{};
+  UnusedSlots unused_here_{};
   bool is_finite_ = true;
   bool is_under_way_ = false;
 };

@@ -7,6 +7,7 @@
 #include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/detail/host_sums.hpp"
 #include "railyard/torch/detail/update_digest.hpp"
+#include "railyard/torch/detail/weight_refusals.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/digest.hpp"
@@ -80,7 +81,7 @@ class SharedWeights {
         exchange_(gradient_exchange_of(worker)),
         memory_(worker.host_memory()),
         parameters_(std::move(parameters)) {
-    refuse_other_owners();
+    for (const at::Tensor& parameter : parameters_) refuse_other_owner(worker, parameter, "to shared memory");
     if (memory_->num_hosts() > 1) send_to_hosts();
     share();
     cut();
@@ -106,16 +107,8 @@ class SharedWeights {
   }
 
   [[nodiscard]] static bool shareable(const at::Tensor& parameter) {
-    const at::ScalarType type = parameter.scalar_type();
-    const bool is_known = type == at::ScalarType::Float || type == at::ScalarType::Double ||
-                          type == at::ScalarType::Half || type == at::ScalarType::BFloat16;
-    return is_known && parameter.is_cpu() && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
-           parameter.is_non_overlapping_and_dense();
+    return parameter.is_cpu() && is_cuttable(parameter);
   }
-
-  // By parameter; of some this rank has no part.
-  [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
-  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
 
   // Whether another host has the same weights and pieces, and tells of them.
   [[nodiscard]] bool is_copy() const noexcept { return memory_->host() > 0; }
@@ -123,8 +116,10 @@ class SharedWeights {
   // Begins an update: from here to end_update() nobody reads the weights. The settings must be equal on all ranks.
   void begin_update(const UpdateSettings& settings) {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
-      if (pieces_[index]->is_mixed && pieces_[index]->updated().grad().defined()) refuse_mixed(parameters_[index]);
+      if (parameters_[index].data_ptr() != addresses_[index]) {
+        refuse_replaced(*worker_, parameters_[index], "on the first rank of each host");
+      }
+      refuse_mixed(*worker_, parameters_[index], *pieces_[index]);
       pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.
@@ -152,40 +147,6 @@ class SharedWeights {
   static constexpr const char* no_room =
       "prepare_optimizer: there is no room left in the memory that the ranks share, which is as large as what was left "
       "when they started: give the job more (memory.max, ulimit -v)";
-
-  void refuse_other_owners() const {
-    for (const at::Tensor& parameter : parameters_) {
-      // A parameter that was made as a view keeps what it is a view of.
-      const std::size_t num_known = parameter.is_view() && parameter._base().use_count() == 1 ? 2 : 1;
-      if (parameter.storage().use_count() <= num_known) continue;
-      throw ConfigError{compose(
-          "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
-          "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
-          ".clone(), or call prepare_optimizer() first",
-          worker_->rank(), worker_->world_size(), name_of(parameter))};
-    }
-  }
-
-  [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const {
-    throw ConfigError{compose(
-        "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
-        "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
-        "prepare_optimizer(), or copy them with copy_() on the first rank of each host",
-        worker_->rank(), worker_->world_size(), name_of(parameter))};
-  }
-
-  [[noreturn]] void refuse_mixed(const at::Tensor& parameter) const {
-    throw ConfigError{compose(
-        "optimizer.step() on rank {}/{}: the gradient of \"{}\" still holds that of the step before. The gradients of "
-        "a prepared optimizer are divided among the ranks, so that zero_grad() of the model does not reach them: call "
-        "zero_grad() of the optimizer in each step",
-        worker_->rank(), worker_->world_size(), name_of(parameter))};
-  }
-
-  [[nodiscard]] std::string name_of(const at::Tensor& parameter) const {
-    const GradientSlot* slot = gradient_exchange_of(*worker_)->find(parameter);
-    return slot == nullptr ? "?" : slot->name;
-  }
 
   void send_to_hosts() {
     std::vector<NamedTensor> weights;

@@ -37,10 +37,12 @@ class StepClock {
   }
   void count_step(std::uint64_t bytes) noexcept {
     ++counts_.steps;
-    counts_.bytes += bytes;
+    count_bytes(bytes);
   }
+  void count_bytes(std::uint64_t bytes) noexcept { counts_.bytes += bytes; }
   void count_skipped() noexcept { ++counts_.skipped; }
   [[nodiscard]] std::uint64_t skipped() const noexcept { return counts_.skipped; }
+  [[nodiscard]] bool has_steps() const noexcept { return counts_.steps > 0; }
 
   // What this rank has waited in all: whoever waits least is waited for.
   [[nodiscard]] double waited() const noexcept { return spent_on(Part::wait); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/large_copy.hpp"
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -107,7 +108,7 @@ inline void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t
   const auto* from = static_cast<const std::byte*>(tensor.data_ptr());
   if (tensor.is_contiguous()) {
     if (begin < end)
-      std::memcpy(to, from + begin * tensor.element_size(), static_cast<std::size_t>(end - begin) * width);
+      copy_large(to, from + begin * tensor.element_size(), static_cast<std::size_t>(end - begin) * width);
     return;
   }
   const std::int64_t length = std::max<std::int64_t>(tensor.size(-1), 1);
@@ -179,9 +180,13 @@ struct SavedTensor {
     return flat.view(state->shape).permute(inverse());
   }
 
-  // Fills a flat tensor on the CPU with elements begin to end of what lies in the order of `like`.
+  // Fills a flat tensor with elements begin to end of what lies in the order of `like`.
   void read_piece(const at::Tensor& like, std::int64_t begin, std::int64_t end, const at::Tensor& flat) const {
-    if (order == order_in_memory(like)) {
+    if (order == order_in_memory(like) && !flat.is_cpu()) {
+      const at::Tensor host = at::empty({end - begin}, at::TensorOptions{}.dtype(flat.scalar_type()));
+      state->read(begin, end, static_cast<std::byte*>(host.data_ptr()));
+      flat.copy_(host);
+    } else if (order == order_in_memory(like)) {
       state->read(begin, end, static_cast<std::byte*>(flat.data_ptr()));
       flat.unsafeGetTensorImpl()->bump_version();
     } else {

@@ -47,11 +47,11 @@ class AttentiveWait {
 
   /// 0 if there was none.
   [[nodiscard]] int signal() const noexcept { return signal_; }
-  /// One that somebody else has heard, or 0 for none. SIGUSR1, and a file that stands for a signal, are notices: the
-  /// one that tells to leave is yet to come.
+  /// One that somebody else has heard, or 0 for none. SIGUSR1, SIGUSR2, and a file that stands for a signal, are
+  /// notices: the one that tells to leave is yet to come.
   void note(int signal, bool is_file = false) noexcept {
     signal_ = signal;
-    was_told_to_leave_ = was_told_to_leave_ || (signal != 0 && signal != SIGUSR1 && !is_file);
+    was_told_to_leave_ = was_told_to_leave_ || (signal != 0 && !is_users_own(signal) && !is_file);
   }
 
   /// Returns false as soon as a signal comes.

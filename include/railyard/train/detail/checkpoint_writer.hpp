@@ -22,6 +22,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -195,13 +197,34 @@ class CheckpointWriter {
   // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
   void make_run_durable() {
     if (is_run_durable_) return;
-    sync_file(run_ / "run.json", &Files::sync);
+    make_record_durable(run_ / "run.json");
     const auto lease = run_ / "lease.json";  // has the generation of what follows
-    if (is_there(*files_, lease)) sync_file(lease, &Files::sync);
+    if (is_there(*files_, lease)) make_record_durable(lease);
     sync_directory(*files_, run_);
     sync_directory(*files_, run_.parent_path());
     sync_directory(*files_, run_.parent_path().parent_path());
     is_run_durable_ = true;
+  }
+
+  // After a failed fsync nobody knows what of a file is on the disk, and the next one would say that all is: the same
+  // bytes are written once more before that is believed. In place, for the lock of a lease belongs to the open file.
+  void make_record_durable(const std::filesystem::path& path) {
+    if (in_doubt_.count(path) == 0) {
+      try {
+        return sync_file(path, &Files::sync);
+      } catch (const Error&) {
+        in_doubt_.insert(path);
+      }
+    }
+    const std::string text = content_of(*files_, path).value_or("");
+    const auto bytes = std::as_bytes(std::span{text});
+    const Descriptor file{uninterrupted([&] { return files_->open(path, O_WRONLY); })};
+    const auto write = [&] { return files_->write_at(file.get(), bytes.data(), bytes.size(), 0); };
+    if (!file.is_open() || uninterrupted(write) != static_cast<ssize_t>(bytes.size())) {
+      throw Error{compose("{} cannot be written: {}", path.string(), explain_errno(errno))};
+    }
+    sync_file(path, &Files::sync);
+    in_doubt_.erase(path);
   }
 
   void sync_file(const std::filesystem::path& path, int (Files::*sync)(int)) {
@@ -212,7 +235,8 @@ class CheckpointWriter {
 
   std::filesystem::path run_;
   std::function<void()> await_reports_;
-  bool is_run_durable_ = false;  // as far as the writing thread has seen to it
+  bool is_run_durable_ = false;                 // as far as the writing thread has seen to it
+  std::set<std::filesystem::path> in_doubt_{};  // files of the run that could not be synchronised
   bool has_written_ = false;
   bool has_reports_ = false;  // and that they have a name there
   std::shared_ptr<Files> files_;

@@ -3,6 +3,7 @@
 // room.
 #pragma once
 
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
@@ -40,9 +41,9 @@ class ConnectingStore final : public Store {
             compose("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
       }
       constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{50};
-      const auto left = deadline.remaining();
-      if (auto value = store_.get(key, left <= slice ? deadline : Deadline::after(slice))) return value;
-      if (deadline.expired()) return std::nullopt;
+      const auto look = times_.look(deadline);
+      if (auto value = store_.get(key, Deadline::after(std::min(look.until_next, slice)))) return value;
+      if (look.is_over) return std::nullopt;
     }
   }
 
@@ -54,6 +55,7 @@ class ConnectingStore final : public Store {
  private:
   Store& store_;
   int rank_;
+  CommonAwakeTime times_{};
   std::string reason_{};  // written once, before is_aborted_
   std::atomic<bool> is_aborted_{false};
 };

@@ -16,6 +16,7 @@
 #include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
@@ -135,28 +136,33 @@ class Election {
                              ? Deadline::after(least)
                              : Deadline::after(config_->start_timeout, "RunConfig::start_timeout");
     const Deadline sight = Deadline::after(std::min<std::chrono::nanoseconds>(config_->start_timeout, time_to_see));
+    AwakeTime time;  // the one that led may have been suspended with this process, and those that come with it
+    AwakeTime time_in_sight;
     std::optional<LeaseHolderWatch> watch;
     bool is_seen = lost.is_seen;
     while (true) {
+      const bool is_late = time.is_over(end);
+      const bool is_out_of_sight = time_in_sight.is_over(sight);
       const auto now = file_.read();
       is_seen = is_seen || (now && now->lease == lost.lease);
       if (is_seen && now && now->lease.generation >= lost.lease.generation) {
         if (!watch || watch->holder().lease != now->lease) watch.emplace(*now, times_);
         const bool is_new = now->lease != lost.lease;
+        if (is_new) time.be_busy(time_to_connect);
         if (is_new && follows(now->lease)) return {.leader = now->lease};
         if (now->has_ended && !now->is_left)
           give_up(compose("process {} on {} has ended the run", now->pid, now->host));
         if (watch->is_over(file_, *now)) {
           if (auto lease = claim(*now, watch->is_silent())) return {.lease = std::move(lease)};
         }
-      } else if (!watch && sight.expired()) {
+      } else if (!watch && is_out_of_sight) {
         give_up(
             compose("{} is not to be seen here, or is of another run, and without it no other process can lead: keep "
                     "RunConfig::storage_path where all processes see it",
                     file_.path().string()));
       }
-      if (end.expired()) give_up(reason_at_end(watch, lost.lease, end));
-      pause(end);
+      if (is_late) give_up(reason_at_end(watch, lost.lease, end));
+      pause(slice);
     }
   }
 
@@ -171,9 +177,10 @@ class Election {
       // One that was held up until now must not write over where another listens.
       if (const std::string taker = lease.taker(true); !taker.empty()) give_up(taker);
       if (const std::string loss = posting.write(run_); !loss.empty()) give_up(loss);
-      while (!scaling_->take_place(Deadline::after(slice), end.expired())) {
+      AwakeTime time;
+      while (!scaling_->take_place(Deadline::after(slice), time.is_over(end))) {
         if (const std::string taker = lease.taker(false); !taker.empty()) give_up(taker);
-        pause(end);
+        pause(time.until_next_look(end));
       }
     } catch (...) {
       lease.leave_to_others();
@@ -252,8 +259,8 @@ class Election {
     return compose("process {} on {} leads now, and could not be reached within {}", holder.pid, holder.host, time);
   }
 
-  void pause(const Deadline& end) {
-    const auto time = std::min<std::chrono::nanoseconds>(slice, end.remaining());
+  void pause(std::chrono::nanoseconds at_most) {
+    const auto time = std::min<std::chrono::nanoseconds>(slice, at_most);
     if (!sleeps_unless([this] { return is_asked_to_end(); }, time)) give_up(compose("{} came", end_sign_));
   }
 

@@ -22,9 +22,9 @@ class Farewell {
     began_ = now;
   }
 
-  /// Whether half of the time is over and nothing has been saved.
-  [[nodiscard]] bool is_late(int num_saved, std::chrono::nanoseconds grace, Time now) const noexcept {
-    return num_saved == num_saved_before_ && now >= began_ + grace / 2;
+  /// Whether half of the time is over: what the workers have not saved by then is to be saved without them.
+  [[nodiscard]] bool is_late(std::chrono::nanoseconds grace, Time now) const noexcept {
+    return now >= began_ + grace / 2;
   }
   /// When that will be, which nothing but the clock tells of; Time::max() if it is over.
   [[nodiscard]] Time wakes_at(std::chrono::nanoseconds grace, Time now) const noexcept {

@@ -43,8 +43,10 @@ namespace detail {
 /// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
 class LineFile {
  public:
-  explicit LineFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
-      : path_(std::move(path)), files_(std::move(files)) {}
+  /// makes_folder: on first use, for a file that a run need not have.
+  explicit LineFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>(),
+                    bool makes_folder = false)
+      : path_(std::move(path)), files_(std::move(files)), makes_folder_(makes_folder) {}
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
   ~LineFile() {
@@ -97,6 +99,7 @@ class LineFile {
  private:
   bool open() {
     if (file_ >= 0) return true;
+    if (makes_folder_ && !has_folder()) return false;
     file_ = uninterrupted([this] { return files_->open(path_, O_WRONLY | O_CREAT | O_APPEND); });
     if (file_ < 0) return false;
     struct stat status {};
@@ -110,6 +113,10 @@ class LineFile {
     return true;
   }
 
+  bool has_folder() {
+    return uninterrupted([this] { return files_->make_directory(path_.parent_path()); }) == 0 || errno == EEXIST;
+  }
+
   bool note_loss(int code) noexcept {
     code_ = code;
     ++num_lost_;
@@ -118,6 +125,7 @@ class LineFile {
 
   std::filesystem::path path_;
   std::shared_ptr<Files> files_;
+  bool makes_folder_;
   std::string text_{};
   int file_ = -1;
   off_t size_ = 0;
@@ -296,11 +304,7 @@ inline void check_is_run(const std::filesystem::path& path, const std::shared_pt
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
     }
     if (!is_new) looking_at_run([&] { check_is_run(path, files); });
-    const bool has_logs = uninterrupted([&] { return files->make_directory(path / "logs"); }) == 0 || errno == EEXIST;
-    if (has_logs) return {name, path, is_new};
-    const int error = errno;
-    if (is_new) files->remove_directory(path);
-    refuse_error(error);
+    return {name, path, is_new};
   }
 }
 

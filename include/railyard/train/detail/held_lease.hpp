@@ -77,26 +77,28 @@ class RunInUse : public ConfigError {
 class HeldLease {
  public:
   /// See RunLease.
-  HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files)
+  HeldLease(const std::filesystem::path& run, const LeaseTimes& times, std::shared_ptr<Files> files, bool is_new)
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR | O_CREAT); })};
-    if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
+    const bool is_made = open(O_RDWR | O_CREAT | O_EXCL);
+    if (!is_made && (errno != EEXIST || !open(O_RDWR | O_CREAT))) {
+      refuse(compose("cannot be opened: {}", explain_errno(errno)));
+    }
     own_.boot = boot_id();
     own_.is_locked = take_lock();
     const LeaseContent before = read_or_refuse();
-    const bool may_live =
-        !before.has_ended && (before.is_elsewhere(own_.boot) || (!before.is_locked && !before.has_died()));
+    const bool is_out_of_reach = own_.is_locked && files_->is_of_this_host(file_.get());
+    const bool may_live = !before.has_ended && may_live_without_lock(before, is_out_of_reach);
     const std::uint64_t generation = generation_before(before);
+    if (generation == 0 && !(is_made && is_new)) write_down_first_claim(is_made);
     const std::uint64_t last_claim = std::max(generation, claimed());
-    const bool is_contended = !own_.is_locked || may_live || last_claim > generation;
+    const bool is_contended = !own_.is_locked || may_live || (last_claim > generation && !is_out_of_reach);
     if (is_contended) watch(before);
-    take_after(last_claim, before, is_contended);
+    take_after(last_claim, before, is_contended, is_made && is_new && last_claim == 0);
   }
   HeldLease(const std::filesystem::path& run, const LeaseContent& from, bool is_silent, std::uint64_t last_claim,
             const LeaseTimes& times, std::shared_ptr<Files> files)
       : lease_file_(run / "lease.json", files), times_(times), files_(std::move(files)) {
-    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), O_RDWR); })};
-    if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
+    if (!open(O_RDWR)) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = try_lock();
     const LeaseContent before = read_or_refuse();
@@ -104,7 +106,7 @@ class HeldLease {
     // Then those of this host are kept out by the lock, and others still wait for a silence.
     const bool is_by_lock = !is_silent && before.is_locked && !before.has_ended && !before.is_elsewhere(own_.boot);
     if (is_by_lock && !own_.is_locked) throw_in_use(before, ", and another process takes it over");
-    take_after(last_claim, before, true);
+    take_after(std::max(last_claim, std::uint64_t{1}), before, true, false);  // the file is the first claim
   }
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return lease_file_.path(); }
@@ -150,6 +152,11 @@ class HeldLease {
  private:
   [[nodiscard]] std::filesystem::path run() const { return path().parent_path(); }
 
+  [[nodiscard]] bool open(int flags) {
+    file_ = Descriptor{uninterrupted([&] { return files_->open(path(), flags); })};
+    return file_.is_open();
+  }
+
   template <class Ask>
   [[nodiscard]] auto with_claims(const Ask& ask) const {
     try {
@@ -161,17 +168,28 @@ class HeldLease {
   [[nodiscard]] std::uint64_t claimed() const {
     return with_claims([this] { return LeaseClaims{run(), files_}.last(); });
   }
+  // Of whoever has made lease.json, or has had it and written run.json since: see take_after(). From then on, claims
+  // are where all look for them.
+  void write_down_first_claim(bool is_made) const {
+    with_claims([&] {
+      const LeaseClaims claims{run(), files_};
+      const bool is_claimed = !is_made || is_there(*files_, run() / "run.json");
+      if (is_claimed && !claims.have_folder()) static_cast<void>(claims.make(1));
+    });
+  }
 
   // Whoever was held up before the claim finds another holder after it. Whoever was held up after it, for so long that
   // it was passed over, finds the next claim after writing; what it has written then is written over by that one.
   // is_contended: others may want it, and look from other hosts, where what is written shows once it is synchronised.
-  void take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended) {
+  // is_claimed: by the making of lease.json, which is the first claim, and spares a new run a folder and a file.
+  void take_after(std::uint64_t last_claim, const LeaseContent& before, bool is_contended, bool is_claimed) {
     own_.lease = {.generation = last_claim + 1, .id = unique_name()};
     own_.host = host_name();
     own_.since = time_text(std::time(nullptr));
     own_.pid = ::getpid();
+    own_.pids = pid_namespace();
     const LeaseClaims claims{run(), files_};
-    if (!with_claims([&] { return claims.make(own_.lease.generation); })) {
+    if (!is_claimed && !with_claims([&] { return claims.make(own_.lease.generation); })) {
       throw_in_use(before, ", and another process takes it over");
     }
     try {
@@ -181,7 +199,7 @@ class HeldLease {
         refuse(compose("cannot be written: {}", explain_errno(errno)));
       if (claimed() > own_.lease.generation) throw_in_use(before, ", and another process has taken it over since");
     } catch (...) {
-      claims.withdraw(own_.lease.generation);
+      if (!is_claimed) claims.withdraw(own_.lease.generation);
       throw;
     }
   }
@@ -224,6 +242,13 @@ class HeldLease {
     whole.l_whence = SEEK_SET;
     const auto take = [&] { return files_->lock(file_.get(), F_OFD_SETLK, whole); };
     return uninterrupted(take) == 0 || (errno != EAGAIN && errno != EACCES);
+  }
+
+  // This process has the lock. is_out_of_reach: of all other hosts, so that a holder under another boot of a machine of
+  // this name was on this one, before it stopped. One of another name may reach the disk through this host.
+  [[nodiscard]] bool may_live_without_lock(const LeaseContent& holder, bool is_out_of_reach) const {
+    if (holder.is_elsewhere(own_.boot)) return !(is_out_of_reach && holder.host == host_name());
+    return !holder.is_locked && !holder.has_died();
   }
 
   // Returns false if somebody on another host has it, or had it when one on this host took the run over who has gone
@@ -284,7 +309,8 @@ class HeldLease {
   void write(const LeaseContent& content) const {
     JsonObject object;
     object.add("generation", content.lease.generation).add("id", content.lease.id).add("host", content.host);
-    object.add("since", content.since).add("pid", content.pid).add("boot", content.boot);
+    object.add("since", content.since).add("pid", content.pid).add("pids", content.pids);
+    object.add("boot", content.boot);
     object.add("has_ended", content.has_ended).add("left", content.is_left);
     std::string text = object.add("locked", content.is_locked).text();
     text.resize(LeaseFile::size - 1, ' ');

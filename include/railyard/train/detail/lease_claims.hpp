@@ -6,6 +6,7 @@
 
 #include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
+#include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
@@ -29,7 +30,8 @@ inline constexpr std::string_view claims_name = "generations";
 
 /// Has each generation of a run have one holder at most, however long anybody is held up at whatever step. A claim is
 /// an empty file named by the generation, which one process makes: a network file system lets only one as well. It
-/// stays for as long as the run's directory, for a claim that could be made again would be no one's alone.
+/// stays for as long as the run's directory, for a claim that could be made again would be no one's alone. Whoever
+/// makes a run's directory and then lease.json in it has the first generation by that: see HeldLease.
 class LeaseClaims {
  public:
   explicit LeaseClaims(const std::filesystem::path& run, std::shared_ptr<Files> files = std::make_shared<Files>())
@@ -41,8 +43,11 @@ class LeaseClaims {
 
   /// Returns the last generation that is claimed; 0 if none is. Throws: Error.
   [[nodiscard]] std::uint64_t last() const {
-    // A network file system asks its server what is new in a directory that is opened.
-    const Descriptor directory{uninterrupted([&] { return files_->open_directory(folder_); })};
+    // A network file system asks its server what is new in a directory that is opened: whether there is a folder by
+    // now, and what is in it.
+    const Descriptor run{uninterrupted([&] { return files_->open_directory(folder_.parent_path()); })};
+    const auto open_folder = [&] { return files_->open_directory(folder_); };
+    const Descriptor directory{run.is_open() ? uninterrupted(open_folder) : -1};
     if (!directory.is_open() && errno == ENOENT) return 0;
     std::vector<std::string> names;
     if (!directory.is_open() || uninterrupted([&] { return files_->list(folder_, names); }) != 0) fail("read", errno);
@@ -52,6 +57,9 @@ class LeaseClaims {
     }
     return last;
   }
+
+  /// Whether any has ever been made here. Throws: Error.
+  [[nodiscard]] bool have_folder() const { return is_there(*files_, folder_); }
 
   /// Returns whether it is this process's: false if another has made that claim. Throws: Error.
   [[nodiscard]] bool make(std::uint64_t generation) const {

@@ -51,6 +51,7 @@ struct LeaseContent {
   std::string boot{};  ///< of the holder's kernel, which knows of all its locks
   std::string since = "an unknown time";
   std::int64_t pid = 0;
+  std::string pids{};  ///< the namespace of that number; empty where an older release has written it
   bool has_ended = false;
   bool is_left = false;  ///< it has ended, and left the run to others
   bool is_locked = true;
@@ -58,7 +59,7 @@ struct LeaseContent {
   /// One that has written no boot may be about to, or belong to an older release, on this host.
   [[nodiscard]] bool is_elsewhere(const std::string& own_boot) const { return !boot.empty() && boot != own_boot; }
   [[nodiscard]] bool has_died() const {
-    const bool is_here = host == host_name() && pid > 0;
+    const bool is_here = host == host_name() && pid > 0 && (pids.empty() || pids == pid_namespace());
     return is_here && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
   }
 };
@@ -94,6 +95,7 @@ class LeaseFile {
       content.boot = json.at("boot").text();
       content.has_ended = json.at("has_ended").boolean();
       if (const Json* left = json.find("left")) content.is_left = left->boolean();
+      if (const Json* pids = json.find("pids")) content.pids = pids->text();
       if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
     } catch (const std::exception&) {  // half written by one that has died: as good as none
     }

@@ -7,6 +7,7 @@
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -30,8 +31,8 @@ class PreemptionNotice {
   [[nodiscard]] bool is_announced_by(int signal) const {
     return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
   }
-  /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
-  [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
+  /// Whether a signal is about the run: SIGUSR1 and SIGUSR2 are the program's own where they announce nothing.
+  [[nodiscard]] bool concerns_run(int signal) const { return !is_users_own(signal) || is_announced_by(signal); }
 
   /// How often to ask for the file.
   [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {

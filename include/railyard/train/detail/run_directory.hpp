@@ -92,7 +92,7 @@ class RunFiles {
   RunFiles(const std::filesystem::path& run, int world_size, std::shared_ptr<Files> files)
       : files_(std::move(files)), metrics_(run / "metrics.jsonl", files_), events_(run / "events.jsonl", files_) {
     for (int rank = 0; rank < world_size; ++rank) {
-      logs_.push_back(std::make_unique<LineFile>(run / "logs" / compose("rank-{}.log", rank), files_));
+      logs_.push_back(std::make_unique<LineFile>(run / "logs" / compose("rank-{}.log", rank), files_, true));
     }
     outcomes_.resize(first_log_at + logs_.size());
   }

@@ -34,10 +34,11 @@ namespace detail {
 /// finds another than its own, and commits nothing any more.
 class RunLease {
  public:
-  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
+  /// is_new: this process has just made the run's directory. Throws: ConfigError that names the holder if there is one,
+  /// or if the file cannot be read or written.
   explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
-                    std::shared_ptr<Files> files = std::make_shared<Files>())
-      : times_(times), held_(std::make_shared<HeldLease>(run, times, std::move(files))) {}
+                    std::shared_ptr<Files> files = std::make_shared<Files>(), bool is_new = false)
+      : times_(times), held_(std::make_shared<HeldLease>(run, times, std::move(files), is_new)) {}
   /// Takes the run over from a holder that has died, is silent, or has left it to others: for those who have had a part
   /// in its run, and are told so by LeaseHolderWatch. Of several, one has it. is_silent: its workers may still be
   /// there. last_claim: what ClaimWatch says. Throws: ConfigError that names the holder if another was faster, or if
@@ -140,7 +141,7 @@ class RunLease {
 [[nodiscard]] inline RunLease take_lease(const RunPlace& place,
                                          const std::shared_ptr<Files>& files = std::make_shared<Files>()) {
   try {
-    return RunLease{place.path, {}, files};
+    return RunLease{place.path, {}, files, place.is_new};
   } catch (const RunInUse&) {
     throw;
   } catch (const Error&) {

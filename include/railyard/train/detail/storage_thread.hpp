@@ -25,10 +25,10 @@ namespace detail {
 /// Says how much may wait to be written, and how long storage that does nothing is waited for.
 struct StorageLimits {
   std::size_t bytes = std::size_t{16} << 20U;  ///< of logs; what tells of the run itself has as much besides
-  std::chrono::nanoseconds room = std::chrono::seconds{1};     ///< when there are as many, while workers train
-  std::chrono::nanoseconds rest = std::chrono::seconds{1};     ///< before a fork
-  std::chrono::nanoseconds notice = std::chrono::seconds{10};  ///< before people are told
-  std::chrono::nanoseconds end = std::chrono::seconds{30};     ///< when the run ends
+  std::chrono::nanoseconds room = std::chrono::seconds{1};         ///< when there are as many, while workers train
+  std::chrono::nanoseconds rest = std::chrono::milliseconds{250};  ///< before a fork, which a restart waits for
+  std::chrono::nanoseconds notice = std::chrono::seconds{10};      ///< before people are told
+  std::chrono::nanoseconds end = std::chrono::seconds{30};         ///< when the run ends
 };
 
 /// Does one thing after another, in the order in which they were asked for. Used by one thread, but for await().

@@ -453,7 +453,7 @@ class Supervision {
 
   // Workers that were asked to leave, and end no step, may not do so in time.
   void save_before_it_is_too_late() {
-    const bool is_late = farewell_.is_late(checkpoints_->num_written(), config_.stop_grace, Clock::now());
+    const bool is_late = farewell_.is_late(config_.stop_grace, Clock::now());
     if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(point_.attempt());
   }
 

@@ -10,6 +10,7 @@
 #include "railyard/workers/detail/pmi_space.hpp"
 #include "railyard/workers/detail/pmix_space.hpp"
 #include "railyard/workers/detail/posting.hpp"
+#include "railyard/workers/detail/torch_arrivals.hpp"
 #include "railyard/workers/detail/torch_store.hpp"
 
 #include "railyard/core/deadline.hpp"
@@ -47,15 +48,13 @@ class FixedBulletin final : public Bulletin {
   int port_;
 };
 
-/// Uses the store that torchrun's agent serves: whoever reaches its port can read and write there, so the secret of the
-/// run never goes there, and a wrong address only leads to somebody who cannot show that he knows it.
+/// Uses the store that torchrun's agent serves, in which one attempt's posting takes the place of the one before:
+/// whoever reaches its port can read and write there, so the secret of the run never goes there, and a wrong address
+/// only leads to somebody who cannot show that he knows it.
 class TorchBulletin final : public Bulletin {
  public:
   TorchBulletin(const Launch& launch, WaitTeller teller)
-      : host_(launch.leader_host),
-        port_(launch.leader_port),
-        prefix_(launch.torch_store_prefix),
-        teller_(std::move(teller)) {}
+      : host_(launch.leader_host), port_(launch.leader_port), teller_(std::move(teller)) {}
 
   void post(const Posting& posting) override {
     Posting without_secret = posting;
@@ -88,13 +87,12 @@ class TorchBulletin final : public Bulletin {
   static constexpr std::chrono::milliseconds slice_time{100};
 
   [[nodiscard]] TorchStore& store(const Deadline& deadline) {
-    if (!store_) store_.emplace(host_, port_, prefix_, deadline);
+    if (!store_) store_.emplace(host_, port_, TorchArrivals::prefix, deadline);
     return *store_;
   }
 
   std::string host_;
   int port_;
-  std::string prefix_;
   WaitTeller teller_;
   std::optional<TorchStore> store_{};
 };
@@ -106,6 +104,16 @@ class TorchBulletin final : public Bulletin {
 /// Are all processes of the job on this host?
 [[nodiscard]] inline bool is_one_host(const Launch& launch) noexcept {
   return launch.num_local_processes == launch.num_processes || is_loopback_name(launch.leader_host);
+}
+
+/// Do several of torchrun's agents have processes in the job? Then what they tell of attempts may differ, and the store
+/// that all of them see counts.
+[[nodiscard]] inline bool agrees_on_attempts(const Launch& launch) noexcept {
+  return launch.uses_torch_store && launch.num_local_processes != launch.num_processes;
+}
+/// How often the job was started again, as far as all of its processes are told the same.
+[[nodiscard]] inline int told_restart(const Launch& launch) noexcept {
+  return agrees_on_attempts(launch) ? 0 : launch.restart;
 }
 
 /// Throws: SpaceError if there is nobody there.
@@ -152,7 +160,7 @@ struct LauncherWay {
                                                                const Environment& environment = process_environment()) {
   const auto in_folder = [&](const std::filesystem::path& folder) {
     if (!launch.job.empty()) {
-      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, launch.restart), teller);
+      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, told_restart(launch)), teller);
     }
     throw ConfigError{compose(
         "nothing tells this job from others whose processes meet in {} ({}): set ScalingConfig::launch.job to the same "

@@ -15,10 +15,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <new>
 #include <span>
@@ -52,12 +54,14 @@ struct alignas(64) RankBlock {
   [[nodiscard]] static bool is_death(std::uint32_t life) noexcept { return (life & FUTEX_OWNER_DIED) != 0; }
 };
 
-/// Says whose a rank's snapshots are. Futexes; beside what a restart forgets.
+/// Says whose a rank's snapshots are, and how large it wants them. Beside what a restart forgets.
 struct alignas(64) SnapshotOwners {
   static constexpr std::uint32_t nobody = 0;
   static constexpr std::uint32_t worker = 1;
   static constexpr std::uint32_t supervisor = 2;
-  std::array<std::atomic<std::uint32_t>, num_snapshot_slots> slots{};
+  std::array<std::atomic<std::uint32_t>, num_snapshot_slots> slots{};  ///< futexes
+  /// Of each kind, the last one's bytes; 0: none yet.
+  std::array<std::atomic<std::uint64_t>, num_snapshot_slots / num_snapshots> wanted{};
 };
 
 /// Is shared by all workers and the supervisor. The reason is written before `aborted` and never changes after.
@@ -162,23 +166,47 @@ class GroupMemory {
     }
     return all;
   }
-  /// How much the snapshot of a rank has to grow to be so large.
-  [[nodiscard]] std::size_t snapshot_growth(int of_rank, int slot, std::size_t size_bytes) const noexcept {
-    const std::size_t size = snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].size();
-    return size_bytes - std::min(size, size_bytes);
+  /// Returns what a rank's snapshot has of memory.
+  [[nodiscard]] std::size_t snapshot_size(int of_rank, int slot) const noexcept {
+    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].size();
+  }
+  /// Says to the other ranks how large one wants its snapshots of a kind to be.
+  void want_snapshot(int of_rank, SnapshotKind kind, std::size_t size_bytes) const noexcept {
+    wanted(of_rank, static_cast<int>(kind)).store(size_bytes);
+  }
+  /// Gives the memory of the others of a rank's kind back, none of which is used.
+  void empty_others(int of_rank, int slot) noexcept {
+    for (const int other : others_of(slot)) {
+      snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + other)].empty();
+    }
   }
   /// Says why the snapshots of all workers, which take them at the same time, would not fit into memory; empty if they
-  /// do. Memory that is promised and not there ends programs instead of calls. Cost: where it has to grow, 0.1 ms.
-  [[nodiscard]] std::string lack_of_memory(int of_rank, int slot, std::size_t size_bytes) const {
-    if (snapshot_growth(of_rank, slot, size_bytes) == 0) return {};
+  /// do. Memory that is promised and not there ends programs instead of calls. of_untold: what ranks want that have not
+  /// said it yet. is_sole: each has given the memory of its other ones back. Cost: where it has to grow, 0.1 ms.
+  [[nodiscard]] std::string lack_of_memory(int of_rank, int slot, std::size_t size_bytes, std::size_t of_untold,
+                                           bool is_sole = false) const {
+    if (snapshot_size(of_rank, slot) >= size_bytes) return {};
     std::size_t growth = 0;
-    for (int other = 0; other < num_workers(); ++other) growth += snapshot_growth(other, slot, size_bytes);
-    const std::size_t left = memory_and_swap_free();
+    std::size_t left = free_memory();
+    for (int rank = 0; rank < num_workers(); ++rank) {
+      const std::uint64_t other_size = wanted(rank, slot / num_snapshots).load();
+      const std::size_t untold_or_other = other_size == 0 ? of_untold : other_size;
+      const std::size_t size = rank == of_rank ? size_bytes : untold_or_other;
+      growth += size - std::min(size, snapshot_size(rank, slot));
+      for (const int other : others_of(slot)) left += is_sole ? snapshot_size(rank, other) : 0;
+    }
     if (growth <= left) return {};
     return compose(
         "the {} workers of this process need {} MiB for it, and {} MiB are free (see memory.max, or "
         "memory.limit_in_bytes, where this is a container)",
         num_workers(), growth >> 20U, left >> 20U);
+  }
+  /// Whether every rank has said how large it wants its snapshots of a kind to be.
+  [[nodiscard]] bool has_everyone_told(SnapshotKind kind) const noexcept {
+    for (int rank = 0; rank < num_workers(); ++rank) {
+      if (wanted(rank, static_cast<int>(kind)).load() == 0) return false;
+    }
+    return true;
   }
   [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept {
     return owners(of_rank).slots[static_cast<std::size_t>(slot)];
@@ -189,6 +217,11 @@ class GroupMemory {
     word.store(SnapshotOwners::nobody);
     futex_wake(word);
   }
+
+  /// How long a rank that would be refused memory waits for others to say how much they want.
+  std::chrono::nanoseconds patience = std::chrono::seconds{5};
+  /// Tells the bytes that snapshots may still take.
+  std::function<std::size_t()> free_memory = [] { return memory_and_swap_free(); };
 
   [[nodiscard]] GroupBlock& group() const noexcept { return *std::launder(static_cast<GroupBlock*>(base_)); }
   [[nodiscard]] RankBlock& rank(int rank) const noexcept {
@@ -261,6 +294,14 @@ class GroupMemory {
   [[nodiscard]] std::size_t size() const noexcept { return page_up(owners_offset(capacity_)); }
   [[nodiscard]] SnapshotOwners& owners(int rank) const noexcept {
     return *std::launder(reinterpret_cast<SnapshotOwners*>(bytes_at(owners_offset(rank))));
+  }
+  [[nodiscard]] std::atomic<std::uint64_t>& wanted(int rank, int kind) const noexcept {
+    return owners(rank).wanted[static_cast<std::size_t>(kind)];
+  }
+  // The slots of the same kind.
+  [[nodiscard]] static std::array<int, num_snapshots - 1> others_of(int slot) noexcept {
+    static_assert(num_snapshots == 2);
+    return {slot ^ 1};
   }
   [[nodiscard]] std::byte* bytes_at(std::size_t offset) const noexcept {
     return static_cast<std::byte*>(base_) + offset;

@@ -39,9 +39,8 @@ struct Launch {
   int pmi_fd = -1;                ///< by which the launcher offers its key-value space (PMI); -1 if it does not
   bool has_pmix = false;          ///< the launcher offers one by PMIx
   std::string job{};              ///< the same in all processes, another in every other job; empty if unknown
-  int restart = 0;                ///< how often the launcher has started this job again
+  int restart = 0;                ///< how often the launcher says that it has started this job again
   bool uses_torch_store = false;  ///< torchrun's agent serves its store at leader_host:leader_port
-  std::string torch_store_prefix{};
 };
 
 /// Divides "host:port" or "[address]:port". Throws: ConfigError that names what has been written there.
@@ -65,7 +64,8 @@ struct Launch {
   return id.empty() ? std::string{} : compose("{}-{}", launcher, id);
 }
 
-/// torchrun gives every process all of it; its agents restart the processes, and ranks may move.
+/// torchrun gives every process all of it; its agents restart the processes, and ranks may move. Each agent counts for
+/// itself how often it has done so after a failure: the counts of a job's processes may differ.
 [[nodiscard]] inline std::optional<Launch> find_torchrun(const Environment& environment) {
   LaunchVariables variables{environment, "torchrun"};
   if (!variables.has("TORCHELASTIC_RUN_ID")) return {};
@@ -78,7 +78,6 @@ struct Launch {
   launch.leader_port = variables.port("MASTER_PORT");
   launch.restart = variables.number_or("TORCHELASTIC_RESTART_COUNT", 0);
   launch.uses_torch_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  launch.torch_store_prefix = compose("/worker/attempt_{}", launch.restart);
   // The id is "none" where nobody has given one; the port then tells jobs of one host apart.
   launch.job =
       compose("torchrun-{}-{}-{}", variables.needed("TORCHELASTIC_RUN_ID"), launch.leader_host, launch.leader_port);
@@ -316,7 +315,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   return launch;
 }
 
-[[nodiscard]] inline Launch find_alone(const Environment& environment) {
+[[nodiscard]] inline Launch find_alone(const Environment& environment, const LaunchConfig& config) {
   Launch launch;
   launch.launcher = "nobody";
   launch.is_in_job = false;
@@ -327,6 +326,14 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
         "one process: SLURM_JOB_ID is {}, but this is no step of that job: start the program by srun "
         "to have one on each node",
         *job);
+  }
+  // Who speaks of others would otherwise train a model of its own in each of them, without a word.
+  const bool is_told = config.num_processes == 1 || environment("WORLD_SIZE") == "1";
+  if (!is_told && (config.num_processes > 1 || !config.leader.empty())) {
+    throw ConfigError{
+        compose("ScalingConfig::launch.{} is set, but nothing says which process this is ({}): set launch.process and "
+                "launch.num_processes, or RANK and WORLD_SIZE; for a process that is alone leave it out",
+                config.num_processes > 1 ? "num_processes" : "leader", launch.why)};
   }
   return launch;
 }
@@ -371,7 +378,7 @@ inline void apply_options(const LaunchConfig& config, Launch& launch) {
   if (auto launch = find_kubeflow(environment)) return *launch;
   if (auto launch = find_indexed_job(environment, config)) return *launch;
   if (auto launch = find_plain(environment)) return *launch;
-  return find_alone(environment);
+  return find_alone(environment, config);
 }
 
 /// Finds out who has started this process. Throws: ConfigError if what it is told is incomplete or contradicts itself.

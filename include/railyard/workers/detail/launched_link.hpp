@@ -63,7 +63,7 @@ class LaunchedLink final : public WorkerLink {
         first_rank_(layout.first_rank),
         world_(world_of(own.world(), layout, address)),
         store_(store_place(place, layout, world_.rank), secret) {
-    if (world_.num_nodes > 1) {
+    if (world_.size > 1) {
       world_.connector = std::make_shared<SecretConnector>(
           secret, compose("{} {}", layout.generation, place.job),
           [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); },

@@ -28,10 +28,12 @@ struct Newcomer {
   std::string host_name{};
   std::string settings{};
   JoinDevices devices{};
+  std::uint32_t arrival = 0;  ///< of its process, see TorchArrivals; 0 where nobody counts
 
   [[nodiscard]] std::string encode() const {
     WireWriter writer;
     writer.put(num_workers);
+    writer.put(arrival);
     for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
     writer.put(devices.count);
     for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
@@ -39,11 +41,23 @@ struct Newcomer {
   }
   [[nodiscard]] static Newcomer decode(std::string_view text) {
     WireReader reader{text};
-    Newcomer one{.num_workers = reader.take<std::int32_t>()};
+    Newcomer one{.num_workers = reader.take<std::int32_t>(), .arrival = reader.take<std::uint32_t>()};
     for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
     one.devices.count = reader.take<std::int32_t>();
     for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
     return one;
+  }
+
+  /// Of that process. Throws: ConfigError if it does not go with the one that leads.
+  void check(int process, const Newcomer& leader, int leading) const {
+    if (settings != leader.settings) {
+      throw ConfigError{
+          compose("process {} on {} was started with other settings than process {} on {}: \"{}\" there, \"{}\" here; "
+                  "start the same program with the same arguments everywhere",
+                  process, host_name, leading, leader.host_name, settings, leader.settings)};
+    }
+    if (num_workers < 1)
+      throw ConfigError{compose("process {} on {} makes {} workers", process, host_name, num_workers)};
   }
 };
 

@@ -6,6 +6,7 @@
 #include "railyard/workers/detail/store_server.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
@@ -176,24 +177,27 @@ class NetworkStore final : public Store {
                           compose("{} has not answered in {}", connection_->peer(), deadline.budget_text())};
   }
 
-  // Returns false at the deadline. One of the waiting threads looks at the socket, the others wait for what it finds.
+  // Waits for a while. Returns false once the deadline has passed. One of the waiting threads looks at the socket, the
+  // others wait for what it finds.
   [[nodiscard]] bool wait_for_frames(Lock& lock, const Deadline& deadline) {
+    const auto look = times_.look(deadline);
+    if (look.is_over) return false;
+    const Deadline next_look = Deadline::after(look.until_next);
     if (is_watched_) {
-      if (deadline.is_never()) {
-        changed_.wait(lock);
-      } else if (changed_.wait_until(lock, deadline.time()) == std::cv_status::timeout) {
-        return false;
-      }
+      changed_.wait_until(lock, next_look.time());
     } else {
       is_watched_ = true;
       const bool is_here = connection_->has_received();
       lock.unlock();
-      const bool has_come = is_here || wait_for(connection_->fd(), POLLIN, deadline);
+      const bool has_come = is_here || wait_for(connection_->fd(), POLLIN, next_look);
       lock.lock();
       is_watched_ = false;
       changed_.notify_all();
-      if (!has_come) return false;
-      while (const std::optional<Frame> frame = connection_->try_receive()) take(*frame);
+      while (has_come) {
+        const std::optional<Frame> frame = connection_->try_receive();
+        if (!frame) break;
+        take(*frame);
+      }
     }
     throw_if_lost();
     return true;
@@ -242,6 +246,7 @@ class NetworkStore final : public Store {
   std::map<std::string, Wanted> wanted_{};
   std::map<std::uint32_t, std::optional<SetOutcome>> outcomes_{};
   std::uint32_t next_number_ = 0;
+  CommonAwakeTime times_{};
 };
 
 }  // namespace detail

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 namespace railyard::inline v0_1 {
@@ -62,6 +63,16 @@ class SecureConnection {
   /// Is there something to receive that poll() does not show? Not once try_receive() has returned nothing.
   [[nodiscard]] bool has_received() const noexcept { return socket_.has_received(); }
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
+  /// Has the other end gone, or is the network to it lost? What it has sent before may still be received.
+  [[nodiscard]] bool is_gone() const noexcept {
+    pollfd one{.fd = fd(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+  }
+  /// How many bytes have come that nobody has asked for, as far as the system tells.
+  [[nodiscard]] std::size_t num_unread() const noexcept {
+    int count = 0;
+    return ::ioctl(fd(), FIONREAD, &count) == 0 && count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
   /// What the listener has given to this process, for further connections; only where connect() has waited for it.
   [[nodiscard]] const std::optional<Ticket>& ticket() const noexcept { return ticket_; }
 

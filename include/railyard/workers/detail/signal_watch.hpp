@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 for as long as it lives, and passes them on to whoever had them before.
-// Workers room.
+// Catches SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 for as long as it lives, and passes them on to whoever had them
+// before. Workers room.
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"

@@ -50,15 +50,23 @@ class SnapshotMemory {
   [[nodiscard]] std::size_t size() const noexcept {
     struct stat file {};
     const int number = number_of_file_.load();
-    return number >= 0 && ::fstat(number, &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
+    if (number < 0 || ::fstat(number, &file) != 0) return 0;
+    return static_cast<std::size_t>(std::min<off_t>(file.st_size, file.st_blocks * 512));
   }
 
-  /// Returns the first size_bytes of it, which grows if need be and never shrinks: it is to be warm the next time.
-  /// Throws: Error if the system does not give that much.
+  /// Returns the first size_bytes of it, which grows if need be and does not shrink: it is to be warm the next time.
+  /// Throws: Error if the system does not give that much; it is as large as before then.
   [[nodiscard]] std::span<std::byte> map(std::size_t size_bytes) {
     if (size_bytes == 0) return {};
     if (mapped_.size() < size_bytes) map_anew(size_bytes);
     return mapped_.first(size_bytes);
+  }
+
+  /// Gives all of it back to the system.
+  void empty() noexcept {
+    const std::size_t former = size();
+    unmap();
+    give_back(0, former);
   }
 
  private:
@@ -70,26 +78,38 @@ class SnapshotMemory {
     size_bytes = std::max(size_bytes, former);  // so that it is mapped once
     unmap();
     void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
-    if (at == MAP_FAILED) refuse(size_bytes);
+    if (at == MAP_FAILED) {
+      const int error = errno;
+      give_back(former, size_bytes);
+      refuse_snapshot(size_bytes, explain_errno(error));
+    }
     ::madvise(at, size_bytes, MADV_DONTDUMP);
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
   }
 
   // In pieces, so that it comes to an end although signals interrupt it.
-  void grow(std::size_t from, std::size_t size_bytes) const {
+  void grow(std::size_t former, std::size_t size_bytes) const {
     const WriteSignalGuard<SIGXFSZ> guard;
     constexpr std::size_t most = std::size_t{16} << 20U;
-    while (from < size_bytes) {
+    for (std::size_t from = former; from < size_bytes;) {
       const std::size_t piece = std::min(most, size_bytes - from);
       if (::fallocate(file_.get(), 0, static_cast<off_t>(from), static_cast<off_t>(piece)) == 0) {
         from += piece;
-      } else if (errno != EINTR) {
-        refuse(size_bytes);
+      } else if (const int error = errno; error != EINTR) {
+        give_back(former, size_bytes);  // where memory is short, none is to lie there for nothing
+        refuse_snapshot(size_bytes, explain_errno(error));
       }
     }
   }
 
-  [[noreturn]] static void refuse(std::size_t size_bytes) { refuse_snapshot(size_bytes, explain_errno(errno)); }
+  // The file keeps its length: somebody whose answer came too late may still be reading, and ends if it becomes
+  // shorter.
+  void give_back(std::size_t from, std::size_t to) const noexcept {
+    constexpr std::size_t page = 4096;
+    const auto begin = static_cast<off_t>(from);
+    const auto end = static_cast<off_t>((to + page - 1) / page * page);
+    if (end > begin) ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, end - begin);
+  }
 
   void unmap() noexcept {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A client of the store that torchrun's agents serve, as far as a rendezvous needs it: set and get. Workers room.
+// A client of the store that torchrun's agents serve, as far as a rendezvous needs it: set, get and add. Workers room.
 #pragma once
 
 #include "railyard/workers/detail/socket.hpp"
@@ -56,6 +56,16 @@ class TorchStore {
     if (get(key, deadline) != value) fail(compose(R"(does not hold the "{}" that was just set)", key));
   }
 
+  /// Adds to a number, which is 0 at first, and returns what it is then. Throws: Error if the store is lost or does not
+  /// answer, or somebody waits for a key by this object.
+  [[nodiscard]] std::int64_t add(std::string_view key, std::int64_t amount, const Deadline& deadline) {
+    if (is_waiting_for_) fail(compose(R"(was asked for "{}", and is to add to "{}")", *is_waiting_for_, key));
+    std::string request = query(Query::add, key);
+    append(request, amount);
+    send(request, deadline);
+    return receive<std::int64_t>(deadline);
+  }
+
   /// Waits for a key and returns its value; nothing at the deadline. Throws: Error if the store is lost or its answer
   /// makes no sense.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) {
@@ -80,7 +90,7 @@ class TorchStore {
   }
 
  private:
-  enum class Query : std::uint8_t { validate = 0, set = 1, get = 3, wait = 6 };
+  enum class Query : std::uint8_t { validate = 0, set = 1, get = 3, add = 4, wait = 6 };
   static constexpr std::chrono::milliseconds retry_delay{100};
   static constexpr std::chrono::seconds answer_time{5};
 

@@ -3,11 +3,13 @@
 #pragma once
 
 #include "railyard/workers/detail/group_memory.hpp"
+#include "railyard/workers/detail/host_lines.hpp"
 #include "railyard/workers/detail/stack_teller.hpp"
 
 #include "railyard/core/detail/awake_time.hpp"
 #include "railyard/core/detail/compose.hpp"
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -65,7 +67,6 @@ class WorkerStore final : public Store {
   void set(std::string_view key, std::string_view value) override { table_.set(key, value); }
 
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
-    AwakeTime time;
     while (true) {
       const std::uint32_t changes = table_.changes();
       if (auto value = table_.find(key)) return value;
@@ -76,8 +77,9 @@ class WorkerStore final : public Store {
                               compose("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
                                       memory_->num_workers(), memory_->reason())};
       }
-      if (time.is_over(deadline)) return std::nullopt;
-      table_.wait(changes, time.until_next_look(deadline));
+      const auto look = times_.look(deadline);
+      if (look.is_over) return std::nullopt;
+      table_.wait(changes, look.until_next);
     }
   }
 
@@ -92,6 +94,7 @@ class WorkerStore final : public Store {
   SharedTable table_;
   int rank_;
   Descriptor kept_file_;
+  CommonAwakeTime times_{};
   std::atomic<bool> is_file_taken_{false};
 };
 
@@ -138,6 +141,7 @@ class SharedLink final : public WorkerLink {
       : memory_(&memory), store_(memory, rank, std::move(kept_file)), event_fd_(event_fd), agent_(&agent) {
     const int size = memory.num_workers();
     world_ = World{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .host = host};
+    if (size > 1) world_.connector = HostConnector::make();
   }
 
   [[nodiscard]] const World& world() const noexcept override { return world_; }
@@ -147,22 +151,23 @@ class SharedLink final : public WorkerLink {
   [[nodiscard]] std::string_view briefing() const noexcept override { return memory_->briefing(); }
 
   [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override {
+    memory_->want_snapshot(world_.rank, kind, size_bytes);
     int& turn = turns_[static_cast<std::size_t>(kind)];
     const int first = static_cast<int>(kind) * num_snapshots;
     // The supervisor may hold one of an earlier start, and for long.
     for (int i = 0; i < num_snapshots && memory_->owner(world_.rank, first + turn).load() != SnapshotOwners::nobody;
          ++i)
       turn = (turn + 1) % num_snapshots;
-    int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
-    if (const std::string lack = memory_->lack_of_memory(world_.rank, slot, size_bytes); !lack.empty()) {
-      slot = free_snapshot(first, size_bytes, lack);
-    }
-    await_snapshot(slot);
-    memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
+    const int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
     try {
-      return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
-    } catch (...) {
-      memory_->release_snapshot(world_.rank, slot);
+      const std::string lack = lack_of_memory(kind, slot, size_bytes);
+      if (!lack.empty()) refuse_snapshot(size_bytes, lack);
+      return take(slot, size_bytes);
+    } catch (const CollectiveError&) {
+      throw;
+    } catch (const Error&) {
+      if (const int other = snapshot_without_more(first, size_bytes); other >= 0) return take(other, size_bytes);
+      memory_->want_snapshot(world_.rank, kind, 1);  // it takes nothing now, and the next one may be smaller
       throw;
     }
   }
@@ -239,14 +244,47 @@ class SharedLink final : public WorkerLink {
   }
 
  private:
-  // One that is free and large enough, from the first of its kind on. Throws: Error if there is none, for want of
-  // memory.
-  [[nodiscard]] int free_snapshot(int first, std::size_t size_bytes, const std::string& lack) const {
-    for (int slot = first; slot < first + num_snapshots; ++slot) {
-      const bool is_free = memory_->owner(world_.rank, slot).load() == SnapshotOwners::nobody;
-      if (is_free && memory_->snapshot_growth(world_.rank, slot, size_bytes) == 0) return slot;
+  // Waits until the slot is nobody's.
+  [[nodiscard]] Snapshot take(int slot, std::size_t size_bytes) {
+    await_snapshot(slot);
+    memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
+    try {
+      return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
+    } catch (...) {
+      memory_->release_snapshot(world_.rank, slot);
+      throw;
     }
-    refuse_snapshot(size_bytes, lack);
+  }
+
+  // Ranks that have said nothing yet may want as much as this one, or nearly nothing, where it has what all have alike.
+  // They save at the same time: this one is refused once they have said it, or have not for a while.
+  [[nodiscard]] std::string lack_of_memory(SnapshotKind kind, int slot, std::size_t size_bytes) const {
+    std::string least = memory_->lack_of_memory(world_.rank, slot, size_bytes, 0);
+    if (!least.empty()) return least;
+    for (const Deadline deadline = Deadline::after(memory_->patience);;) {
+      const bool is_last = memory_->has_everyone_told(kind) || deadline.expired();
+      std::string lack = memory_->lack_of_memory(world_.rank, slot, size_bytes, size_bytes);
+      if (lack.empty() || is_last) return lack;
+      if (memory_->is_aborted()) throw_ended("snapshot");
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    }
+  }
+
+  // Where memory is too short for one more of the kind whose first slot this is: one that is free and large enough; or
+  // the largest, which is to have what all of them have. Those of checkpoints are waited for, for they come back when
+  // they are written; a copy is held until there is a newer one. Returns -1 if not even one would fit.
+  [[nodiscard]] int snapshot_without_more(int first, std::size_t size_bytes) {
+    int largest = first;
+    for (int slot = first; slot < first + num_snapshots; ++slot) {
+      const std::size_t size = memory_->snapshot_size(world_.rank, slot);
+      if (size >= size_bytes && memory_->owner(world_.rank, slot).load() == SnapshotOwners::nobody) return slot;
+      if (size > memory_->snapshot_size(world_.rank, largest)) largest = slot;
+    }
+    if (first != static_cast<int>(SnapshotKind::checkpoint) * num_snapshots) return -1;
+    if (!memory_->lack_of_memory(world_.rank, largest, size_bytes, size_bytes, true).empty()) return -1;
+    for (int slot = first; slot < first + num_snapshots; ++slot) await_snapshot(slot);
+    memory_->empty_others(world_.rank, largest);
+    return largest;
   }
 
   [[noreturn]] void throw_ended(const char* operation) const {
