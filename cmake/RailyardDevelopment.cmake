@@ -25,8 +25,10 @@ set_property(GLOBAL APPEND PROPERTY JOB_POOLS libtorch=${railyard_libtorch_jobs}
 
 find_program(RAILYARD_CCACHE ccache)
 if(RAILYARD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # A precompiled header is told from another by its content, not by its time.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${RAILYARD_CCACHE})
+  # A precompiled header is told from another by its content, not by its time; and what one clone has compiled serves the
+  # next one, for paths are taken from the project's folder.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${RAILYARD_CCACHE})
 endif()
 
 set(RAILYARD_WARNINGS -Wall -Wextra -Wconversion -Wshadow -Wpedantic -Wmissing-field-initializers -Werror
