@@ -29,6 +29,7 @@ if(RAILYARD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # next one, for paths are taken from the project's folder.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
       CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${RAILYARD_CCACHE})
+  add_compile_options("-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 endif()
 
 set(RAILYARD_WARNINGS -Wall -Wextra -Wconversion -Wshadow -Wpedantic -Wmissing-field-initializers -Werror

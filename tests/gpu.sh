@@ -19,8 +19,9 @@ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 mkdir -p "$folder"
 ${CXX:-g++} -std=c++20 -O1 -Iinclude tests/gpu/devices.cpp -o "$folder/devices" -lfmt -pthread
 "$folder/devices" || { echo "failed: GPUs are not counted as the driver counts them" && failed_devices=1; }
-${CXX:-g++} -std=c++20 -O1 -Iinclude -Itests -DRAILYARD_TEST_FAKE_NCCL='""' -DRAILYARD_TEST_FAKE_CUDART='""' \
-  tests/conformance/nccl_test.cpp tests/support/main.cpp -o "$folder/nccl_conformance" -lfmt -pthread
+places=(-DRAILYARD_TEST_SOURCES="\"$PWD\"" '-DRAILYARD_TEST_FAKES=""' tests/support/places.cpp)  # here are no fakes
+${CXX:-g++} -std=c++20 -O1 -Iinclude -Itests tests/conformance/nccl_test.cpp tests/support/main.cpp "${places[@]}" \
+  -o "$folder/nccl_conformance" -lfmt -pthread
 
 # Ranks on one GPU look to NCCL like ranks on different hosts (staged_nccl.hpp), which talk by sockets over the loopback.
 export RAILYARD_TEST_GPU=1 NCCL_SOCKET_IFNAME=lo
@@ -67,9 +68,8 @@ if [ -e "$torch/lib/libtorch_cuda.so" ]; then
   libraries=("-L$torch/lib" "-Wl,-rpath,$torch/lib" -Wl,--allow-shlib-undefined -Wl,--no-as-needed -ltorch_cuda
     -ltorch_cpu -lc10_cuda -lc10 -pthread -ldl)
   for dir in "$torch"/../nvidia/*/lib; do libraries+=("-Wl,-rpath,$(realpath "$dir")"); done
-  ${CXX:-g++} -O1 "${with_torch[@]}" -DRAILYARD_TEST_FAKE_NCCL='""' -DRAILYARD_TEST_FAKE_CUDART='""' \
-    -DRAILYARD_TEST_FAKE_CUDA='""' -DRAILYARD_TEST_FAKE_NVML='""' -DRAILYARD_TEST_FAKE_TORCH_CUDA='""' \
-    tests/unit/torch/cuda*_test.cpp tests/support/main.cpp -o "$folder/training" "${libraries[@]}" &
+  ${CXX:-g++} -O1 "${with_torch[@]}" tests/unit/torch/cuda*_test.cpp tests/support/main.cpp "${places[@]}" \
+    -o "$folder/training" "${libraries[@]}" &
   tests=$!
   ${CXX:-g++} -O2 -rdynamic "${with_torch[@]}" benchmarks/gpu.cpp benchmarks/gpu/host_waits.cpp -o "$folder/benchmark" \
     "${libraries[@]}"

@@ -2,6 +2,7 @@
 // A host with GPUs that are not there: the fakes of tests/fakes in the place of NVIDIA's libraries.
 #pragma once
 
+#include "support/places.hpp"
 #include "support/setting.hpp"
 
 #include <cstdlib>
@@ -25,12 +26,12 @@ class FakeGpus {
  private:
   template <class Function>
   static Function* driver_call(const char* name) {
-    void* const driver = ::dlopen(RAILYARD_TEST_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+    void* const driver = ::dlopen(path_of_fake("fake_cuda").c_str(), RTLD_NOW | RTLD_LOCAL);
     return reinterpret_cast<Function*>(::dlsym(driver, name));
   }
 
-  Setting nvml_{"RAILYARD_NVML_LIBRARY", RAILYARD_TEST_FAKE_NVML};
-  Setting driver_{"RAILYARD_CUDA_LIBRARY", RAILYARD_TEST_FAKE_CUDA};
+  Setting nvml_{"RAILYARD_NVML_LIBRARY", path_of_fake("fake_nvml")};
+  Setting driver_{"RAILYARD_CUDA_LIBRARY", path_of_fake("fake_cuda")};
   Setting count_;
 };
 

@@ -5,6 +5,8 @@
 
 #include "railyard/collectives/nccl.hpp"
 
+#include "support/places.hpp"
+
 #include <cstdlib>
 #include <memory>
 #include <span>
@@ -21,7 +23,7 @@ namespace ry = railyard;
 
 [[nodiscard]] inline ry::Nccl::Options nccl_options() {
   if (has_gpu()) return {.device = 0};
-  return {.nccl_library = RAILYARD_TEST_FAKE_NCCL, .cudart_library = RAILYARD_TEST_FAKE_CUDART};
+  return {.nccl_library = path_of_fake("fake_nccl"), .cudart_library = path_of_fake("fake_cudart")};
 }
 
 [[nodiscard]] inline std::unique_ptr<ry::Nccl> connect_nccl(const ry::World& world, ry::Store& store,

@@ -4,6 +4,7 @@
 #include "unit/checkpoint/support.hpp"
 
 #include "support/catch.hpp"
+#include "support/places.hpp"
 
 #include <cmath>
 #include <limits>
@@ -11,7 +12,7 @@
 using namespace railyard_test;
 
 TEST_CASE("Checkpoint: one of format 1, written by release 0.1, loads with all it holds") {
-  const auto path = fs::absolute(__FILE__).parent_path() / ".." / ".." / "data" / "checkpoint-format-1";
+  const fs::path path = in_sources("tests/data/checkpoint-format-1");
   const auto checkpoint = ry::Checkpoint::open(path);
   checkpoint.verify();
   const auto& manifest = checkpoint.manifest();

@@ -4,6 +4,7 @@
 
 #include "support/catch.hpp"
 #include "support/fake_gpus.hpp"
+#include "support/places.hpp"
 #include "support/run_ranks.hpp"
 #include "support/staged_nccl.hpp"
 
@@ -26,7 +27,7 @@ using railyard_test::run_ranks;
 class FakeStream {
  public:
   FakeStream() {
-    const ry::detail::DynamicLibrary library{"", RAILYARD_TEST_FAKE_CUDART, "", "", {}};
+    const ry::detail::DynamicLibrary library{"", railyard_test::path_of_fake("fake_cudart"), "", "", {}};
     int (*create)(void**, unsigned) = nullptr;
     library.find("cudaStreamCreateWithFlags", create);
     library.find("cudaLaunchHostFunc", launch_);

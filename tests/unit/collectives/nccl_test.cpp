@@ -4,6 +4,7 @@
 
 #include "support/catch.hpp"
 #include "support/fake_gpus.hpp"
+#include "support/places.hpp"
 #include "support/run_ranks.hpp"
 #include "support/staged_nccl.hpp"
 
@@ -45,7 +46,7 @@ class GatedStream {
 
  private:
   void* make() {
-    const ry::detail::DynamicLibrary library{"", RAILYARD_TEST_FAKE_CUDART, "", "", {}};
+    const ry::detail::DynamicLibrary library{"", railyard_test::path_of_fake("fake_cudart"), "", "", {}};
     int (*create)(void**, unsigned) = nullptr;
     library.find("cudaStreamCreateWithFlags", create);
     library.find("cudaLaunchHostFunc", launch_);
@@ -119,7 +120,7 @@ TEST_CASE("Nccl: check leaves CUDA alone, so that this process can fork workers 
   railyard_test::run_group<ry::Processes>(
       2, [](ry::WorkerLink& link) { sum(*connect_nccl(link.world(), link.store(), ry::Deadline::after(60s))); });
   // The runtime's own word, where the program had used it before its workers were made.
-  const ry::detail::CudaLibrary cuda{RAILYARD_TEST_FAKE_CUDART};
+  const ry::detail::CudaLibrary cuda{railyard_test::path_of_fake("fake_cudart")};
   CHECK(ry::detail::count_devices_here(cuda) == 8);
   railyard_test::run_group<ry::Processes>(1, [](ry::WorkerLink& link) {
     std::string refusal;
@@ -136,7 +137,7 @@ TEST_CASE("Nccl: check names the library that is missing, too old, or no NCCL") 
   auto options = nccl_options();
   options.nccl_library = "/nowhere/libnccl.so.2";
   CHECK_THROWS_WITH(ry::Nccl::check(options), Contains("/nowhere") && Contains("RAILYARD_NCCL_LIBRARY"));
-  options.nccl_library = RAILYARD_TEST_FAKE_CUDART;
+  options.nccl_library = railyard_test::path_of_fake("fake_cudart");
   CHECK_THROWS_WITH(ry::Nccl::check(options), Contains("ncclGetVersion"));
   options = nccl_options();
   options.cudart_library = "/nowhere/libcudart.so";
@@ -146,8 +147,8 @@ TEST_CASE("Nccl: check names the library that is missing, too old, or no NCCL") 
 }
 
 TEST_CASE("Nccl: the environment names the libraries where the options do not") {
-  const Setting nccl{"RAILYARD_NCCL_LIBRARY", RAILYARD_TEST_FAKE_NCCL};
-  const Setting cuda{"RAILYARD_CUDART_LIBRARY", RAILYARD_TEST_FAKE_CUDART};
+  const Setting nccl{"RAILYARD_NCCL_LIBRARY", railyard_test::path_of_fake("fake_nccl")};
+  const Setting cuda{"RAILYARD_CUDART_LIBRARY", railyard_test::path_of_fake("fake_cudart")};
   const FakeGpus gpus{64};
   CHECK_NOTHROW(ry::Nccl::check({.num_devices = 64}));
 }

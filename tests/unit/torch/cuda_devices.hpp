@@ -9,6 +9,7 @@
 #include "fit.hpp"
 #include "support/catch.hpp"
 #include "support/fake_gpus.hpp"
+#include "support/places.hpp"
 #include "support/staged_nccl.hpp"
 
 #include <optional>
@@ -27,7 +28,8 @@ struct FakeDevices {
   FakeDevices() {
     if (has_gpu()) return;
     gpus.emplace(4);
-    if (::dlopen(RAILYARD_TEST_FAKE_TORCH_CUDA, RTLD_NOW | RTLD_GLOBAL) == nullptr) FAIL(::dlerror());
+    if (::dlopen(railyard_test::path_of_fake("fake_torch_cuda").c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
+      FAIL(::dlerror());
   }
   std::optional<FakeGpus> gpus{};
 };
@@ -45,7 +47,7 @@ ry::Result on_processes(int num_workers, Function function) {
 
 // How often the host has waited for a device, as the fakes have counted.
 inline unsigned long host_waits(int device) {
-  void* const library = ::dlopen(RAILYARD_TEST_FAKE_CUDART, RTLD_NOW | RTLD_LOCAL);
+  void* const library = ::dlopen(railyard_test::path_of_fake("fake_cudart").c_str(), RTLD_NOW | RTLD_LOCAL);
   return reinterpret_cast<unsigned long (*)(int)>(::dlsym(library, "fake_cuda_host_waits"))(device);
 }
 

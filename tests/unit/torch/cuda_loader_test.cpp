@@ -9,6 +9,7 @@
 #include "railyard/collectives/local.hpp"
 #include "railyard/torch/from_tensors.hpp"
 #include "support/catch.hpp"
+#include "support/places.hpp"
 #include "support/setting.hpp"
 
 #include <torch/torch.h>
@@ -41,7 +42,7 @@ using Make = std::function<ry::Loader(ry::Worker&)>;
 
 template <class Function>
 Function* cudart(const char* name) {
-  void* const library = ::dlopen(RAILYARD_TEST_FAKE_CUDART, RTLD_NOW);
+  void* const library = ::dlopen(railyard_test::path_of_fake("fake_cudart").c_str(), RTLD_NOW);
   return reinterpret_cast<Function*>(::dlsym(library, name));
 }
 

@@ -7,6 +7,7 @@
 
 #include "cuda_devices.hpp"
 #include "support/catch.hpp"
+#include "support/places.hpp"
 #include "support/setting.hpp"
 
 #include <torch/torch.h>
@@ -345,7 +346,7 @@ TEST_CASE("cuda overlap: what streams leave unordered the fake finds") {
   if (has_gpu()) return;
   const FakeDevices devices;
   const railyard_test::Setting counts{"RAILYARD_FAKE_CUDA_RACES", "count"};
-  void* const library = ::dlopen(RAILYARD_TEST_FAKE_CUDART, RTLD_NOW | RTLD_LOCAL);
+  void* const library = ::dlopen(railyard_test::path_of_fake("fake_cudart").c_str(), RTLD_NOW | RTLD_LOCAL);
   const auto races = reinterpret_cast<unsigned long (*)()>(::dlsym(library, "fake_cuda_races"));
   const auto before = races();
   const torch::Device home(torch::kCUDA, 0);

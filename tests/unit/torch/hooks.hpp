@@ -9,11 +9,11 @@
 #include "railyard/torch/detail/block_tensors.hpp"
 
 #include "run.hpp"
+#include "support/places.hpp"
 
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -65,8 +65,7 @@ struct Trained {
 
 // The digits of examples/data: pixels from 0 to 1, and labels.
 inline std::pair<torch::Tensor, torch::Tensor> digits() {
-  const auto file = std::filesystem::path{__FILE__}.parent_path() / "../../../examples/data/digits.csv";
-  const ry::Dataset dataset = ry::read_csv(file.string(), {.label = "digit"});
+  const ry::Dataset dataset = ry::read_csv(railyard_test::in_sources("examples/data/digits.csv"), {.label = "digit"});
   const auto all = static_cast<std::size_t>(*dataset.count());
   ry::EpochReader reader{dataset, {.global_batch_size = all}};
   const auto [images, labels] = ry::detail::BlockCollation{dataset.schema(), dataset.label(), 0}(reader.next()->block);

@@ -7,6 +7,7 @@
 
 #include "support/catch.hpp"
 #include "support/fake_gpus.hpp"
+#include "support/places.hpp"
 #include "unit/train/quick_trainer.hpp"
 #include "unit/train/toy_training.hpp"
 
@@ -137,8 +138,8 @@ TEST_CASE("use_gpu: a GPU that is lost leaves room for fewer workers, and NVML t
 
 TEST_CASE("use_gpu: a backend of GPUs gives each worker one without a word, or what its options say") {
   const FakeGpus gpus{2};
-  const Setting nccl{"RAILYARD_NCCL_LIBRARY", RAILYARD_TEST_FAKE_NCCL};
-  const Setting runtime{"RAILYARD_CUDART_LIBRARY", RAILYARD_TEST_FAKE_CUDART};
+  const Setting nccl{"RAILYARD_NCCL_LIBRARY", railyard_test::path_of_fake("fake_nccl")};
+  const Setting runtime{"RAILYARD_CUDART_LIBRARY", railyard_test::path_of_fake("fake_cudart")};
   const auto say = [](ry::Worker& worker) {
     return fmt::format("{}:cuda:{}", device_of(worker), worker.device().index);
   };
