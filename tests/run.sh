@@ -56,11 +56,8 @@ cmake --build "$build" -j "$(nproc)" --target "${targets[@]}"
 
 labels=$(IFS='|' && echo "${parts[*]}")
 status=0
-rm -f "$build/results.xml"
-ctest --test-dir "$build" --label-regex "^($labels)\$" --no-tests=error --output-on-failure --no-label-summary \
-  --output-junit results.xml --parallel $((2 * $(nproc))) 2>&1 |
+bash tests/ctest.sh "$build" "$(nproc)" --label-regex "^($labels)\$" --output-on-failure --no-label-summary 2>&1 |
   tee "$log" || status=$?
-[ ! -f "$build/results.xml" ] || python3 tests/failures.py "$build/results.xml" || true
 if [ $# = 0 ]; then echo "Not run: ${more_parts[*]}; bash tests/run.sh all runs them too, for an hour on two cores"; fi
 case " ${parts[*]} " in
   *" wheel "*) ;;
