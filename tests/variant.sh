@@ -31,6 +31,8 @@ without_descriptors='more connections than this process has descriptors|signs of
 # address sanitizer's own allocator may be held in the child then, for ever: seen in one of thirty runs under load.
 forking_leaders='tests: ?(Launched: |Run: (a worker that dies is seen and started again while storage|storage that does not say whose the run is))|OnLaunched$'
 forking_leaders+='|Scaling: runs two groups of one process at a time in two threads - ry::Processes'
+# So do these, which the thread sanitizer takes.
+forking_for_memory='tests: ?Memory first, Launched: '
 # The same of what forks while a thread of it allocates, to see whether other locks are free.
 forking_for_locks='are_library_locks_free: where it says so'
 # What compares calls before they are made is the same over every backend: one stands for all.
@@ -38,7 +40,7 @@ checked_again='tests: ?Law .* - Checked(Local|Nccl|Gloo)'
 
 # With the sanitizers of addresses and undefined behaviour: once, but for what may hang in the former, which is tried again.
 run_with_addresses() {
-  local may_hang="$forking_leaders|$forking_for_locks" left_out="^torch_(cuda_)?tests|$without_descriptors|$checked_again"
+  local may_hang="$forking_leaders|$forking_for_memory|$forking_for_locks" left_out="^torch_(cuda_)?tests|$without_descriptors|$checked_again"
   export UBSAN_OPTIONS=print_stacktrace=1
   run -L "$suites" -E "$left_out|$may_hang"
   run -L "$suites" -R "$may_hang" -E "$left_out" --repeat until-pass:3
