@@ -6281,14 +6281,6 @@ CsvParser::Cells::Cells(const CsvCutter& cutter, const std::vector<std::uint32_t
           rows_(firsts.size()),
           is_last_(is_last) {}
 
-auto CsvParser::Cells::operator[](std::size_t row) const noexcept -> std::string_view {
-      const std::uint32_t* const separator = separators_ + firsts_[row];
-      const std::uint32_t begin = separator[0] + 1;  // wraps to 0 for the first
-      std::size_t size = separator[1] - begin;
-      if (is_last_ && size > 0 && text_[begin + size - 1] == '\r') --size;
-      return {text_ + begin, size};
-    }
-
 auto CsvParser::Cells::place(std::size_t row, std::size_t count, NumberPlaces& places) const noexcept -> void {
       places.text = text_;
       if (count < NumberPlaces::most) places.sizes = {};
@@ -6301,14 +6293,21 @@ auto CsvParser::Cells::place(std::size_t row, std::size_t count, NumberPlaces& p
       if (is_last_) leave_carriage_returns_out(count, places);
     }
 
-auto CsvParser::Cells::most_characters() const noexcept -> std::size_t {
-      std::size_t most = 0;
-      for (std::size_t row = 0; row < rows_; ++row) {
-        const std::uint32_t* const separator = separators_ + firsts_[row];
-        most += std::uint32_t{separator[1] - separator[0] - 1};
-      }
-      return most;
+auto CsvParser::Cells::ends_in_row() const -> std::vector<std::uint64_t> {
+      return {EndInRow{*this, 0}, EndInRow{*this, rows_}};
     }
+
+CsvParser::Cells::EndInRow::EndInRow(const Cells& cells, std::size_t row) noexcept : cells_(&cells), row_(row) {}
+
+auto CsvParser::Cells::EndInRow::operator*() const noexcept -> std::uint64_t {
+        const std::uint32_t* const separator = cells_->separators_ + cells_->firsts_[row_];
+        return sum_ += std::uint32_t{separator[1] - separator[0] - 1};
+      }
+
+auto CsvParser::Cells::EndInRow::operator++() noexcept -> EndInRow& {
+        ++row_;
+        return *this;
+      }
 
 auto CsvParser::Cells::leave_carriage_returns_out(std::size_t count, NumberPlaces& places) const noexcept -> void {
       for (std::size_t at = 0; at < count; ++at) {
@@ -6425,8 +6424,8 @@ auto CsvParser::read_column(const Field& field, std::size_t place, RecordFaults&
   }
 
 auto CsvParser::read_texts(const Cells cells) const -> Column {
-    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
-    const auto bytes = std::make_shared_for_overwrite<char[]>(cells.most_characters() + copy_padding);
+    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.ends_in_row());
+    const auto bytes = std::make_shared_for_overwrite<char[]>((ends->empty() ? 0 : ends->back()) + copy_padding);
     std::uint64_t* const end = ends->data();
     char* const to = bytes.get();
     const char quote = plan_->options.quote;

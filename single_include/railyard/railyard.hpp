@@ -12418,7 +12418,8 @@ class CsvParser {
           is_last_(is_last) {}
 
     [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
-    [[nodiscard]] std::string_view operator[](std::size_t row) const noexcept {
+    // Inline in any case: a call for each cell of text costs a twentieth of all parsing.
+    [[nodiscard, gnu::always_inline]] std::string_view operator[](std::size_t row) const noexcept {
       const std::uint32_t* const separator = separators_ + firsts_[row];
       const std::uint32_t begin = separator[0] + 1;  // wraps to 0 for the first
       std::size_t size = separator[1] - begin;
@@ -12437,17 +12438,38 @@ class CsvParser {
       }
       if (is_last_) leave_carriage_returns_out(count, places);
     }
-    // Returns how many characters all of them have, or a few more.
-    [[nodiscard]] std::size_t most_characters() const noexcept {
-      std::size_t most = 0;
-      for (std::size_t row = 0; row < rows_; ++row) {
-        const std::uint32_t* const separator = separators_ + firsts_[row];
-        most += std::uint32_t{separator[1] - separator[0] - 1};
-      }
-      return most;
+    // Says where each of them ends when they stand one behind the other, quotes and carriage returns included.
+    [[nodiscard]] std::vector<std::uint64_t> ends_in_row() const {
+      return {EndInRow{*this, 0}, EndInRow{*this, rows_}};
     }
 
    private:
+    // Is read once from the first to the last: a vector that is made of these is not filled with zeros before.
+    class EndInRow {
+     public:
+      using iterator_category = std::forward_iterator_tag;
+      using value_type = std::uint64_t;
+      using difference_type = std::ptrdiff_t;
+      using pointer = const std::uint64_t*;
+      using reference = std::uint64_t;
+
+      EndInRow(const Cells& cells, std::size_t row) noexcept : cells_(&cells), row_(row) {}
+      std::uint64_t operator*() const noexcept {
+        const std::uint32_t* const separator = cells_->separators_ + cells_->firsts_[row_];
+        return sum_ += std::uint32_t{separator[1] - separator[0] - 1};
+      }
+      EndInRow& operator++() noexcept {
+        ++row_;
+        return *this;
+      }
+      [[nodiscard]] bool operator==(const EndInRow& other) const noexcept { return row_ == other.row_; }
+
+     private:
+      const Cells* cells_;
+      std::size_t row_;
+      mutable std::uint64_t sum_ = 0;
+    };
+
     void leave_carriage_returns_out(std::size_t count, NumberPlaces& places) const noexcept {
       for (std::size_t at = 0; at < count; ++at) {
         const std::uint32_t is_one = places.sizes[at] > 0 && text_[places.ends[at] - 1] == '\r' ? 1 : 0;
@@ -12724,8 +12746,8 @@ class CsvParser {
   }
 
   [[nodiscard]] Column read_texts(const Cells cells) const {
-    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
-    const auto bytes = std::make_shared_for_overwrite<char[]>(cells.most_characters() + copy_padding);
+    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.ends_in_row());
+    const auto bytes = std::make_shared_for_overwrite<char[]>((ends->empty() ? 0 : ends->back()) + copy_padding);
     std::uint64_t* const end = ends->data();
     char* const to = bytes.get();
     const char quote = plan_->options.quote;

@@ -6748,13 +6748,40 @@ class CsvParser {
     Cells(const CsvCutter& cutter, const std::vector<std::uint32_t>& firsts, std::size_t column, bool is_last) noexcept;
 
     [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
-    [[nodiscard]] std::string_view operator[](std::size_t row) const noexcept;
+    // Inline in any case: a call for each cell of text costs a twentieth of all parsing.
+    [[nodiscard, gnu::always_inline]] std::string_view operator[](std::size_t row) const noexcept {
+      const std::uint32_t* const separator = separators_ + firsts_[row];
+      const std::uint32_t begin = separator[0] + 1;  // wraps to 0 for the first
+      std::size_t size = separator[1] - begin;
+      if (is_last_ && size > 0 && text_[begin + size - 1] == '\r') --size;
+      return {text_ + begin, size};
+    }
     // Says where some of them are.
     void place(std::size_t row, std::size_t count, NumberPlaces& places) const noexcept;
-    // Returns how many characters all of them have, or a few more.
-    [[nodiscard]] std::size_t most_characters() const noexcept;
+    // Says where each of them ends when they stand one behind the other, quotes and carriage returns included.
+    [[nodiscard]] std::vector<std::uint64_t> ends_in_row() const;
 
    private:
+    // Is read once from the first to the last: a vector that is made of these is not filled with zeros before.
+    class EndInRow {
+     public:
+      using iterator_category = std::forward_iterator_tag;
+      using value_type = std::uint64_t;
+      using difference_type = std::ptrdiff_t;
+      using pointer = const std::uint64_t*;
+      using reference = std::uint64_t;
+
+      EndInRow(const Cells& cells, std::size_t row) noexcept;
+      std::uint64_t operator*() const noexcept;
+      EndInRow& operator++() noexcept;
+      [[nodiscard]] bool operator==(const EndInRow& other) const noexcept { return row_ == other.row_; }
+
+     private:
+      const Cells* cells_;
+      std::size_t row_;
+      mutable std::uint64_t sum_ = 0;
+    };
+
     void leave_carriage_returns_out(std::size_t count, NumberPlaces& places) const noexcept;
 
     const char* text_;
