@@ -47,7 +47,7 @@ STANDARD = {
     "iosfwd": "istream ostream",
     "iostream": "cerr clog cout",
     "istream": "istream ws",
-    "iterator": "back_inserter default_sentinel_t distance forward_iterator_tag input_iterator_tag make_move_iterator next prev",
+    "iterator": "back_inserter default_sentinel_t distance input_iterator_tag make_move_iterator next prev",
     "limits": "numeric_limits",
     "list": "erase_if list",
     "locale": "locale numpunct",

@@ -5628,16 +5628,11 @@ auto CsvCutter::add_record(std::size_t& first, std::size_t line) noexcept -> voi
   }
 
 void copy_short(const char* from, std::size_t size, char* to) noexcept {
-  for (std::size_t part = 0; part < size; part += copy_padding) std::memcpy(to + part, from + part, copy_padding);
+  constexpr std::size_t stride = 32;
+  for (std::size_t part = 0; part < size; part += stride) std::memcpy(to + part, from + part, stride);
 }
 
-std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept {
-  if (field.size() < 2) {
-    std::copy(field.begin(), field.end(), to);
-    return field.size();
-  }
-  const char* from = field.data() + 1;
-  std::size_t left = field.size() - 2;
+std::size_t copy_unpaired_anywhere(const char* from, std::size_t left, char quote, char* to) noexcept {
   std::size_t size = 0;
   while (left > 0) {
     const std::uint64_t quotes = Bytes64{from}.equal_to(quote) & lowest_bits(left);
@@ -5651,6 +5646,19 @@ std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept
     left -= taken;
   }
   return size;
+}
+
+std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept {
+  if (field.size() < 2) {
+    std::copy(field.begin(), field.end(), to);
+    return field.size();
+  }
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw")) {
+    return copy_unpaired_vbmi2(field.data() + 1, field.size() - 2, quote, to);
+  }
+#endif
+  return copy_unpaired_anywhere(field.data() + 1, field.size() - 2, quote, to);
 }
 
 std::string unquoted(std::string_view field, char quote) {
@@ -6039,7 +6047,9 @@ auto CsvPlan::is_missing(std::string_view text) const noexcept -> bool {
 auto CsvTypeGuess::add(std::string_view text, const CsvPlan& plan) -> void {
     std::int64_t integer = 0;
     double number = 0;
-    if (plan.is_missing(trimmed_number(text))) {
+    if (!plan.is_number_missing && is_short_number(text)) {
+      has_number_ = true;
+    } else if (plan.is_missing(trimmed_number(text))) {
       has_missing_ = true;
     } else if (is_integer_ && parse_number(text, integer) == NumberFault::none) {
       has_number_ = true;
@@ -6058,6 +6068,13 @@ auto CsvTypeGuess::field(std::string name, Dtype floats) const -> Field {
     if (is_text_ || (has_boolean_ && has_number_)) return Field::text(std::move(name));
     if (has_missing_ || (!has_boolean_ && !(has_number_ && is_integer_))) return {std::move(name), floats, {}, false};
     return {std::move(name), has_boolean_ ? Dtype::boolean : Dtype::i64, {}, false};
+  }
+
+auto CsvTypeGuess::is_short_number(std::string_view text) const noexcept -> bool {
+    std::int64_t integer = 0;
+    if (is_integer_) return parse_short(text.data(), text.size(), integer);
+    double number = 0;
+    return is_number_ && parse_short(text.data(), text.size(), number);
   }
 
 void check_csv_options(const CsvSourceOptions& options) {
@@ -6281,33 +6298,47 @@ CsvParser::Cells::Cells(const CsvCutter& cutter, const std::vector<std::uint32_t
           rows_(firsts.size()),
           is_last_(is_last) {}
 
+}
+}
+
+#if (defined(__x86_64__))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
 auto CsvParser::Cells::place(std::size_t row, std::size_t count, NumberPlaces& places) const noexcept -> void {
       places.text = text_;
-      if (count < NumberPlaces::most) places.sizes = {};
       for (std::size_t at = 0; at < count; ++at) {
-        const std::uint32_t* const separator = separators_ + firsts_[row + at];
-        const std::uint32_t end = separator[1];
-        places.ends[at] = end;
-        places.sizes[at] = end - separator[0] - 1;
+        std::memcpy(&places.separators[at], separators_ + firsts_[row + at], sizeof places.separators[at]);
       }
+      find_sizes(places, count);
       if (is_last_) leave_carriage_returns_out(count, places);
     }
 
-auto CsvParser::Cells::ends_in_row() const -> std::vector<std::uint64_t> {
-      return {EndInRow{*this, 0}, EndInRow{*this, rows_}};
+}
+}
+
+#endif
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+auto CsvParser::Cells::most_characters() const noexcept -> std::size_t {
+      std::size_t most = 0;
+      for (std::size_t row = 0; row < rows_; ++row) {
+        const std::uint32_t* const separator = separators_ + firsts_[row];
+        most += std::uint32_t{separator[1] - separator[0] - 1};
+      }
+      return most;
     }
 
-CsvParser::Cells::EndInRow::EndInRow(const Cells& cells, std::size_t row) noexcept : cells_(&cells), row_(row) {}
+}
+}
 
-auto CsvParser::Cells::EndInRow::operator*() const noexcept -> std::uint64_t {
-        const std::uint32_t* const separator = cells_->separators_ + cells_->firsts_[row_];
-        return sum_ += std::uint32_t{separator[1] - separator[0] - 1};
-      }
+#if (defined(__x86_64__))
 
-auto CsvParser::Cells::EndInRow::operator++() noexcept -> EndInRow& {
-        ++row_;
-        return *this;
-      }
+namespace railyard::inline v0_1 {
+namespace detail {
 
 auto CsvParser::Cells::leave_carriage_returns_out(std::size_t count, NumberPlaces& places) const noexcept -> void {
       for (std::size_t at = 0; at < count; ++at) {
@@ -6316,6 +6347,14 @@ auto CsvParser::Cells::leave_carriage_returns_out(std::size_t count, NumberPlace
         places.sizes[at] -= is_one;
       }
     }
+
+}
+}
+
+#endif
+
+namespace railyard::inline v0_1 {
+namespace detail {
 
 auto CsvParser::find_sound_records(RecordFaults& faults) -> void {
     find_bad_text(faults);
@@ -6424,8 +6463,8 @@ auto CsvParser::read_column(const Field& field, std::size_t place, RecordFaults&
   }
 
 auto CsvParser::read_texts(const Cells cells) const -> Column {
-    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.ends_in_row());
-    const auto bytes = std::make_shared_for_overwrite<char[]>((ends->empty() ? 0 : ends->back()) + copy_padding);
+    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
+    const auto bytes = std::make_shared_for_overwrite<char[]>(cells.most_characters() + copy_padding);
     std::uint64_t* const end = ends->data();
     char* const to = bytes.get();
     const char quote = plan_->options.quote;

@@ -10534,6 +10534,10 @@ inline void note_places(const PlaceMarks* marks, std::size_t blocks, std::size_t
 // ---- railyard/data/detail/csv_cutter.hpp
 // Cuts text into records of fields where separators are that are not within quotes. Data room.
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -10705,23 +10709,17 @@ class CsvCutter {
   bool is_unclosed_ = false;
 };
 
-/// So many bytes more than a copy has are written behind it.
-inline constexpr std::size_t copy_padding = 32;
+/// So many bytes more than a copy has may be written behind it.
+inline constexpr std::size_t copy_padding = 64;
 
 /// Copies a text, behind which as much can be read. Most are short: whole strides are copied.
 inline void copy_short(const char* from, std::size_t size, char* to) noexcept {
-  for (std::size_t part = 0; part < size; part += copy_padding) std::memcpy(to + part, from + part, copy_padding);
+  constexpr std::size_t stride = 32;
+  for (std::size_t part = 0; part < size; part += stride) std::memcpy(to + part, from + part, stride);
 }
 
-/// Copies what a field within quotes says, which is no longer than the field. Behind the field 64 more characters can
-/// be read. Returns how many characters that are.
-inline std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept {
-  if (field.size() < 2) {
-    std::copy(field.begin(), field.end(), to);
-    return field.size();
-  }
-  const char* from = field.data() + 1;
-  std::size_t left = field.size() - 2;
+// The text between the quotes around it, in which each quote is one of a pair: the first of each is copied.
+inline std::size_t copy_unpaired_anywhere(const char* from, std::size_t left, char quote, char* to) noexcept {
   std::size_t size = 0;
   while (left > 0) {
     const std::uint64_t quotes = Bytes64{from}.equal_to(quote) & lowest_bits(left);
@@ -10735,6 +10733,42 @@ inline std::size_t copy_unquoted(std::string_view field, char quote, char* to) n
     left -= taken;
   }
   return size;
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx512f,avx512bw,avx512vbmi2,popcnt")]] inline std::size_t copy_unpaired_vbmi2(const char* from,
+                                                                                              std::size_t left,
+                                                                                              char quote,
+                                                                                              char* to) noexcept {
+  std::size_t size = 0;
+  std::uint64_t second = 0;  // all bits if the next quote is the second of a pair, or none
+  for (;; from += 64, left -= 64) {
+    const __m512i text = _mm512_loadu_si512(from);
+    const std::uint64_t inside = lowest_bits(left);
+    const std::uint64_t quotes = _mm512_cmpeq_epi8_mask(text, _mm512_set1_epi8(quote)) & inside;
+    const std::uint64_t firsts = parity_before(quotes) ^ second;
+    const std::uint64_t kept = inside & ~(quotes & ~firsts);
+    _mm512_storeu_si512(to + size, _mm512_maskz_compress_epi8(kept, text));
+    size += static_cast<std::size_t>(std::popcount(kept));
+    if (left <= 64) return size;
+    second = (firsts >> 63) != 0 ? ~std::uint64_t{0} : 0;
+  }
+}
+#endif
+
+/// Copies what a field within quotes says, which is no longer than the field. Behind the field 64 more characters can
+/// be read. Returns how many characters that are.
+inline std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept {
+  if (field.size() < 2) {
+    std::copy(field.begin(), field.end(), to);
+    return field.size();
+  }
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw")) {
+    return copy_unpaired_vbmi2(field.data() + 1, field.size() - 2, quote, to);
+  }
+#endif
+  return copy_unpaired_anywhere(field.data() + 1, field.size() - 2, quote, to);
 }
 
 /// Returns what a field says that may be within quotes. Behind the field 64 more characters can be read.
@@ -11025,6 +11059,7 @@ template <class Float>
 template <class Float>
 requires std::is_floating_point_v<Float>
 [[nodiscard]] bool parse_short(const char* text, std::size_t size, Float& value) noexcept {
+  if (size == 0) return false;  // what lies behind may be a minus
   const bool is_negative = *text == '-';
   text += is_negative;
   size -= is_negative;
@@ -11559,10 +11594,13 @@ struct CsvPlan {
 // Finds the type of a column from its fields.
 class CsvTypeGuess {
  public:
+  /// Behind the text 64 more characters can be read.
   void add(std::string_view text, const CsvPlan& plan) {
     std::int64_t integer = 0;
     double number = 0;
-    if (plan.is_missing(trimmed_number(text))) {
+    if (!plan.is_number_missing && is_short_number(text)) {
+      has_number_ = true;
+    } else if (plan.is_missing(trimmed_number(text))) {
       has_missing_ = true;
     } else if (is_integer_ && parse_number(text, integer) == NumberFault::none) {
       has_number_ = true;
@@ -11584,6 +11622,14 @@ class CsvTypeGuess {
   }
 
  private:
+  // Whether it is clear at a glance that it is no more than it was.
+  [[nodiscard]] bool is_short_number(std::string_view text) const noexcept {
+    std::int64_t integer = 0;
+    if (is_integer_) return parse_short(text.data(), text.size(), integer);
+    double number = 0;
+    return is_number_ && parse_short(text.data(), text.size(), number);
+  }
+
   bool has_missing_ = false;
   bool has_number_ = false;
   bool has_boolean_ = false;
@@ -11762,10 +11808,27 @@ namespace detail {
 /// Says where some numbers are in a text, behind which 64 more characters can be read.
 struct NumberPlaces {
   static constexpr std::size_t most = 64;
+  using Pair = std::array<std::uint32_t, 2>;
   const char* text = nullptr;
+  alignas(64) std::array<Pair, most> separators{};      ///< where the one before and the one behind each is
   alignas(64) std::array<std::uint32_t, most> ends{};   ///< behind their last characters
   alignas(64) std::array<std::uint32_t, most> sizes{};  ///< 0 for those that are fewer
 };
+
+/// Makes ends and sizes of the first separators.
+[[gnu::target("avx512f")]] inline void find_sizes(NumberPlaces& places, std::size_t count) noexcept {
+  for (std::size_t at = count; at < NumberPlaces::most; ++at) places.separators[at] = {0, 1};
+  const __m512i every_second = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i one = _mm512_set1_epi32(1);
+  for (std::size_t at = 0; at < NumberPlaces::most; at += 16) {
+    const __m512i low = _mm512_load_si512(&places.separators[at]);
+    const __m512i high = _mm512_load_si512(&places.separators[at + 8]);
+    const __m512i before = _mm512_permutex2var_epi32(low, every_second, high);
+    const __m512i ends = _mm512_permutex2var_epi32(low, _mm512_add_epi32(every_second, one), high);
+    _mm512_store_si512(&places.ends[at], ends);
+    _mm512_store_si512(&places.sizes[at], _mm512_sub_epi32(_mm512_sub_epi32(ends, before), one));
+  }
+}
 
 // Four texts, each at the right end of 16 lanes. Of each lane there is a bit in a word, that is 16 bits of each text.
 struct FourTexts {
@@ -12130,7 +12193,10 @@ template <bool is_long>
     const __m256i sizes = sizes_up_to(is_long ? 20 : 16, &places.sizes[at]);
     if constexpr (is_long) {
       const auto* const own = reinterpret_cast<const __m256i*>(&exponents.exponents[at]);
-      eight = long_doubles(read_long_eight(places.text, ends, sizes, true),
+      // Those of a column are alike: without their exponents they are all short, or hardly any are.
+      const bool are_short = _mm256_cmpgt_epu32_mask(sizes, _mm256_set1_epi32(16)) == 0;
+      eight = long_doubles(are_short ? read_short_eight(places.text, ends, sizes, true)
+                                     : read_long_eight(places.text, ends, sizes, true),
                            _mm512_maskz_cvtepi32_epi64(0xFF, _mm256_load_si256(own)));
     } else {
       eight = short_doubles(read_short_eight(places.text, ends, sizes, true));
@@ -12426,50 +12492,29 @@ class CsvParser {
       if (is_last_ && size > 0 && text_[begin + size - 1] == '\r') --size;
       return {text_ + begin, size};
     }
+#if defined(__x86_64__)
     // Says where some of them are.
     void place(std::size_t row, std::size_t count, NumberPlaces& places) const noexcept {
       places.text = text_;
-      if (count < NumberPlaces::most) places.sizes = {};
       for (std::size_t at = 0; at < count; ++at) {
-        const std::uint32_t* const separator = separators_ + firsts_[row + at];
-        const std::uint32_t end = separator[1];
-        places.ends[at] = end;
-        places.sizes[at] = end - separator[0] - 1;
+        std::memcpy(&places.separators[at], separators_ + firsts_[row + at], sizeof places.separators[at]);
       }
+      find_sizes(places, count);
       if (is_last_) leave_carriage_returns_out(count, places);
     }
-    // Says where each of them ends when they stand one behind the other, quotes and carriage returns included.
-    [[nodiscard]] std::vector<std::uint64_t> ends_in_row() const {
-      return {EndInRow{*this, 0}, EndInRow{*this, rows_}};
+#endif
+    // Returns how many characters all of them have, or a few more.
+    [[nodiscard]] std::size_t most_characters() const noexcept {
+      std::size_t most = 0;
+      for (std::size_t row = 0; row < rows_; ++row) {
+        const std::uint32_t* const separator = separators_ + firsts_[row];
+        most += std::uint32_t{separator[1] - separator[0] - 1};
+      }
+      return most;
     }
 
    private:
-    // Is read once from the first to the last: a vector that is made of these is not filled with zeros before.
-    class EndInRow {
-     public:
-      using iterator_category = std::forward_iterator_tag;
-      using value_type = std::uint64_t;
-      using difference_type = std::ptrdiff_t;
-      using pointer = const std::uint64_t*;
-      using reference = std::uint64_t;
-
-      EndInRow(const Cells& cells, std::size_t row) noexcept : cells_(&cells), row_(row) {}
-      std::uint64_t operator*() const noexcept {
-        const std::uint32_t* const separator = cells_->separators_ + cells_->firsts_[row_];
-        return sum_ += std::uint32_t{separator[1] - separator[0] - 1};
-      }
-      EndInRow& operator++() noexcept {
-        ++row_;
-        return *this;
-      }
-      [[nodiscard]] bool operator==(const EndInRow& other) const noexcept { return row_ == other.row_; }
-
-     private:
-      const Cells* cells_;
-      std::size_t row_;
-      mutable std::uint64_t sum_ = 0;
-    };
-
+#if defined(__x86_64__)
     void leave_carriage_returns_out(std::size_t count, NumberPlaces& places) const noexcept {
       for (std::size_t at = 0; at < count; ++at) {
         const std::uint32_t is_one = places.sizes[at] > 0 && text_[places.ends[at] - 1] == '\r' ? 1 : 0;
@@ -12477,6 +12522,7 @@ class CsvParser {
         places.sizes[at] -= is_one;
       }
     }
+#endif
 
     const char* text_;
     const std::uint32_t* separators_;
@@ -12610,10 +12656,14 @@ class CsvParser {
       }
     }
 #endif
-    for (std::size_t row = 0; row < cells.rows(); ++row) {
-      values.get()[row] = read_number<T>(cells[row], row, field, faults);
-    }
+    fill_one_by_one<T>(cells, field, faults, values.get());
     return as_column(values, cells.rows());
+  }
+
+  // Cells of its own: no value that is written can change them.
+  template <class T>
+  void fill_one_by_one(const Cells cells, const Field& field, RecordFaults& faults, Stored<T>* values) const {
+    for (std::size_t row = 0; row < cells.rows(); ++row) values[row] = read_number<T>(cells[row], row, field, faults);
   }
 
   template <class T>
@@ -12746,8 +12796,8 @@ class CsvParser {
   }
 
   [[nodiscard]] Column read_texts(const Cells cells) const {
-    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.ends_in_row());
-    const auto bytes = std::make_shared_for_overwrite<char[]>((ends->empty() ? 0 : ends->back()) + copy_padding);
+    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
+    const auto bytes = std::make_shared_for_overwrite<char[]>(cells.most_characters() + copy_padding);
     std::uint64_t* const end = ends->data();
     char* const to = bytes.get();
     const char quote = plan_->options.quote;

@@ -1067,10 +1067,46 @@ namespace detail {
 /// Appends where the characters are that the first two marks of so many blocks of 64 mark. The second are those that
 /// end lines. begin: of the first block.
 void note_places(const PlaceMarks* marks, std::size_t blocks, std::size_t begin, PlaceLists& lists) noexcept;
-/// So many bytes more than a copy has are written behind it.
-inline constexpr std::size_t copy_padding = 32;
+/// So many bytes more than a copy has may be written behind it.
+inline constexpr std::size_t copy_padding = 64;
 /// Copies a text, behind which as much can be read. Most are short: whole strides are copied.
 void copy_short(const char* from, std::size_t size, char* to) noexcept;
+// The text between the quotes around it, in which each quote is one of a pair: the first of each is copied.
+std::size_t copy_unpaired_anywhere(const char* from, std::size_t left, char quote, char* to) noexcept;
+
+}
+}
+
+#if (defined(__x86_64__))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+[[gnu::target("avx512f,avx512bw,avx512vbmi2,popcnt")]] inline std::size_t copy_unpaired_vbmi2(const char* from,
+                                                                                              std::size_t left,
+                                                                                              char quote,
+                                                                                              char* to) noexcept {
+  std::size_t size = 0;
+  std::uint64_t second = 0;  // all bits if the next quote is the second of a pair, or none
+  for (;; from += 64, left -= 64) {
+    const __m512i text = _mm512_loadu_si512(from);
+    const std::uint64_t inside = lowest_bits(left);
+    const std::uint64_t quotes = _mm512_cmpeq_epi8_mask(text, _mm512_set1_epi8(quote)) & inside;
+    const std::uint64_t firsts = parity_before(quotes) ^ second;
+    const std::uint64_t kept = inside & ~(quotes & ~firsts);
+    _mm512_storeu_si512(to + size, _mm512_maskz_compress_epi8(kept, text));
+    size += static_cast<std::size_t>(std::popcount(kept));
+    if (left <= 64) return size;
+    second = (firsts >> 63) != 0 ? ~std::uint64_t{0} : 0;
+  }
+}
+
+}
+}
+
+#endif
+
+namespace railyard::inline v0_1 {
+namespace detail {
 /// Copies what a field within quotes says, which is no longer than the field. Behind the field 64 more characters can
 /// be read. Returns how many characters that are.
 std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept;
@@ -1157,11 +1193,15 @@ void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t
 // Finds the type of a column from its fields.
 class CsvTypeGuess {
  public:
+  /// Behind the text 64 more characters can be read.
   void add(std::string_view text, const CsvPlan& plan);
   [[nodiscard]] bool is_text() const noexcept { return is_text_; }
   [[nodiscard]] Field field(std::string name, Dtype floats) const;
 
  private:
+  // Whether it is clear at a glance that it is no more than it was.
+  [[nodiscard]] bool is_short_number(std::string_view text) const noexcept;
+
   bool has_missing_ = false;
   bool has_number_ = false;
   bool has_boolean_ = false;
@@ -1184,6 +1224,36 @@ void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields);
 [[nodiscard]] bool has_csv_records(const CsvSourceOptions& options, const TextHead& head);
 [[nodiscard]] std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
                                                                   const std::string& file, TextHead& head);
+
+}
+}
+
+#if (defined(__x86_64__))
+
+namespace railyard::inline v0_1 {
+namespace detail {
+/// Makes ends and sizes of the first separators.
+[[gnu::target("avx512f")]] inline void find_sizes(NumberPlaces& places, std::size_t count) noexcept {
+  for (std::size_t at = count; at < NumberPlaces::most; ++at) places.separators[at] = {0, 1};
+  const __m512i every_second = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i one = _mm512_set1_epi32(1);
+  for (std::size_t at = 0; at < NumberPlaces::most; at += 16) {
+    const __m512i low = _mm512_load_si512(&places.separators[at]);
+    const __m512i high = _mm512_load_si512(&places.separators[at + 8]);
+    const __m512i before = _mm512_permutex2var_epi32(low, every_second, high);
+    const __m512i ends = _mm512_permutex2var_epi32(low, _mm512_add_epi32(every_second, one), high);
+    _mm512_store_si512(&places.ends[at], ends);
+    _mm512_store_si512(&places.sizes[at], _mm512_sub_epi32(_mm512_sub_epi32(ends, before), one));
+  }
+}
+
+}
+}
+
+#endif
+
+namespace railyard::inline v0_1 {
+namespace detail {
 [[nodiscard]] bool is_contiguous(std::span<const std::size_t> rows) noexcept;
 [[nodiscard]] Column join_columns(std::span<const Block> blocks, std::size_t column);
 [[nodiscard]] bool have_siblings(std::span<const Block> blocks) noexcept;

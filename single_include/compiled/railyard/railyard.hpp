@@ -5588,6 +5588,10 @@ using PlaceMarks = ByteMarks<3>;
 // ---- railyard/data/detail/csv_cutter.hpp
 // Cuts text into records of fields where separators are that are not within quotes. Data room.
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -5663,6 +5667,9 @@ class CsvCutter {
   bool is_ascii_ = true;
   bool is_unclosed_ = false;
 };
+
+#if defined(__x86_64__)
+#endif
 
 /// Returns what a field says that may be within quotes. Behind the field 64 more characters can be read.
 [[nodiscard]] std::string unquoted(std::string_view field, char quote);
@@ -5871,6 +5878,7 @@ template <class Float>
 template <class Float>
 requires std::is_floating_point_v<Float>
 [[nodiscard]] bool parse_short(const char* text, std::size_t size, Float& value) noexcept {
+  if (size == 0) return false;  // what lies behind may be a minus
   const bool is_negative = *text == '-';
   text += is_negative;
   size -= is_negative;
@@ -6126,7 +6134,9 @@ namespace detail {
 /// Says where some numbers are in a text, behind which 64 more characters can be read.
 struct NumberPlaces {
   static constexpr std::size_t most = 64;
+  using Pair = std::array<std::uint32_t, 2>;
   const char* text = nullptr;
+  alignas(64) std::array<Pair, most> separators{};      ///< where the one before and the one behind each is
   alignas(64) std::array<std::uint32_t, most> ends{};   ///< behind their last characters
   alignas(64) std::array<std::uint32_t, most> sizes{};  ///< 0 for those that are fewer
 };
@@ -6494,7 +6504,10 @@ template <bool is_long>
     const __m256i sizes = sizes_up_to(is_long ? 20 : 16, &places.sizes[at]);
     if constexpr (is_long) {
       const auto* const own = reinterpret_cast<const __m256i*>(&exponents.exponents[at]);
-      eight = long_doubles(read_long_eight(places.text, ends, sizes, true),
+      // Those of a column are alike: without their exponents they are all short, or hardly any are.
+      const bool are_short = _mm256_cmpgt_epu32_mask(sizes, _mm256_set1_epi32(16)) == 0;
+      eight = long_doubles(are_short ? read_short_eight(places.text, ends, sizes, true)
+                                     : read_long_eight(places.text, ends, sizes, true),
                            _mm512_maskz_cvtepi32_epi64(0xFF, _mm256_load_si256(own)));
     } else {
       eight = short_doubles(read_short_eight(places.text, ends, sizes, true));
@@ -6756,33 +6769,17 @@ class CsvParser {
       if (is_last_ && size > 0 && text_[begin + size - 1] == '\r') --size;
       return {text_ + begin, size};
     }
+#if defined(__x86_64__)
     // Says where some of them are.
     void place(std::size_t row, std::size_t count, NumberPlaces& places) const noexcept;
-    // Says where each of them ends when they stand one behind the other, quotes and carriage returns included.
-    [[nodiscard]] std::vector<std::uint64_t> ends_in_row() const;
+#endif
+    // Returns how many characters all of them have, or a few more.
+    [[nodiscard]] std::size_t most_characters() const noexcept;
 
    private:
-    // Is read once from the first to the last: a vector that is made of these is not filled with zeros before.
-    class EndInRow {
-     public:
-      using iterator_category = std::forward_iterator_tag;
-      using value_type = std::uint64_t;
-      using difference_type = std::ptrdiff_t;
-      using pointer = const std::uint64_t*;
-      using reference = std::uint64_t;
-
-      EndInRow(const Cells& cells, std::size_t row) noexcept;
-      std::uint64_t operator*() const noexcept;
-      EndInRow& operator++() noexcept;
-      [[nodiscard]] bool operator==(const EndInRow& other) const noexcept { return row_ == other.row_; }
-
-     private:
-      const Cells* cells_;
-      std::size_t row_;
-      mutable std::uint64_t sum_ = 0;
-    };
-
+#if defined(__x86_64__)
     void leave_carriage_returns_out(std::size_t count, NumberPlaces& places) const noexcept;
+#endif
 
     const char* text_;
     const std::uint32_t* separators_;
@@ -6822,10 +6819,14 @@ class CsvParser {
       }
     }
 #endif
-    for (std::size_t row = 0; row < cells.rows(); ++row) {
-      values.get()[row] = read_number<T>(cells[row], row, field, faults);
-    }
+    fill_one_by_one<T>(cells, field, faults, values.get());
     return as_column(values, cells.rows());
+  }
+
+  // Cells of its own: no value that is written can change them.
+  template <class T>
+  void fill_one_by_one(const Cells cells, const Field& field, RecordFaults& faults, Stored<T>* values) const {
+    for (std::size_t row = 0; row < cells.rows(); ++row) values[row] = read_number<T>(cells[row], row, field, faults);
   }
 
   template <class T>

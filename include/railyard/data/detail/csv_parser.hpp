@@ -21,7 +21,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
@@ -85,50 +84,29 @@ class CsvParser {
       if (is_last_ && size > 0 && text_[begin + size - 1] == '\r') --size;
       return {text_ + begin, size};
     }
+#if defined(__x86_64__)
     // Says where some of them are.
     void place(std::size_t row, std::size_t count, NumberPlaces& places) const noexcept {
       places.text = text_;
-      if (count < NumberPlaces::most) places.sizes = {};
       for (std::size_t at = 0; at < count; ++at) {
-        const std::uint32_t* const separator = separators_ + firsts_[row + at];
-        const std::uint32_t end = separator[1];
-        places.ends[at] = end;
-        places.sizes[at] = end - separator[0] - 1;
+        std::memcpy(&places.separators[at], separators_ + firsts_[row + at], sizeof places.separators[at]);
       }
+      find_sizes(places, count);
       if (is_last_) leave_carriage_returns_out(count, places);
     }
-    // Says where each of them ends when they stand one behind the other, quotes and carriage returns included.
-    [[nodiscard]] std::vector<std::uint64_t> ends_in_row() const {
-      return {EndInRow{*this, 0}, EndInRow{*this, rows_}};
+#endif
+    // Returns how many characters all of them have, or a few more.
+    [[nodiscard]] std::size_t most_characters() const noexcept {
+      std::size_t most = 0;
+      for (std::size_t row = 0; row < rows_; ++row) {
+        const std::uint32_t* const separator = separators_ + firsts_[row];
+        most += std::uint32_t{separator[1] - separator[0] - 1};
+      }
+      return most;
     }
 
    private:
-    // Is read once from the first to the last: a vector that is made of these is not filled with zeros before.
-    class EndInRow {
-     public:
-      using iterator_category = std::forward_iterator_tag;
-      using value_type = std::uint64_t;
-      using difference_type = std::ptrdiff_t;
-      using pointer = const std::uint64_t*;
-      using reference = std::uint64_t;
-
-      EndInRow(const Cells& cells, std::size_t row) noexcept : cells_(&cells), row_(row) {}
-      std::uint64_t operator*() const noexcept {
-        const std::uint32_t* const separator = cells_->separators_ + cells_->firsts_[row_];
-        return sum_ += std::uint32_t{separator[1] - separator[0] - 1};
-      }
-      EndInRow& operator++() noexcept {
-        ++row_;
-        return *this;
-      }
-      [[nodiscard]] bool operator==(const EndInRow& other) const noexcept { return row_ == other.row_; }
-
-     private:
-      const Cells* cells_;
-      std::size_t row_;
-      mutable std::uint64_t sum_ = 0;
-    };
-
+#if defined(__x86_64__)
     void leave_carriage_returns_out(std::size_t count, NumberPlaces& places) const noexcept {
       for (std::size_t at = 0; at < count; ++at) {
         const std::uint32_t is_one = places.sizes[at] > 0 && text_[places.ends[at] - 1] == '\r' ? 1 : 0;
@@ -136,6 +114,7 @@ class CsvParser {
         places.sizes[at] -= is_one;
       }
     }
+#endif
 
     const char* text_;
     const std::uint32_t* separators_;
@@ -269,10 +248,14 @@ class CsvParser {
       }
     }
 #endif
-    for (std::size_t row = 0; row < cells.rows(); ++row) {
-      values.get()[row] = read_number<T>(cells[row], row, field, faults);
-    }
+    fill_one_by_one<T>(cells, field, faults, values.get());
     return as_column(values, cells.rows());
+  }
+
+  // Cells of its own: no value that is written can change them.
+  template <class T>
+  void fill_one_by_one(const Cells cells, const Field& field, RecordFaults& faults, Stored<T>* values) const {
+    for (std::size_t row = 0; row < cells.rows(); ++row) values[row] = read_number<T>(cells[row], row, field, faults);
   }
 
   template <class T>
@@ -405,8 +388,8 @@ class CsvParser {
   }
 
   [[nodiscard]] Column read_texts(const Cells cells) const {
-    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.ends_in_row());
-    const auto bytes = std::make_shared_for_overwrite<char[]>((ends->empty() ? 0 : ends->back()) + copy_padding);
+    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
+    const auto bytes = std::make_shared_for_overwrite<char[]>(cells.most_characters() + copy_padding);
     std::uint64_t* const end = ends->data();
     char* const to = bytes.get();
     const char quote = plan_->options.quote;

@@ -27,10 +27,27 @@ namespace detail {
 /// Says where some numbers are in a text, behind which 64 more characters can be read.
 struct NumberPlaces {
   static constexpr std::size_t most = 64;
+  using Pair = std::array<std::uint32_t, 2>;
   const char* text = nullptr;
+  alignas(64) std::array<Pair, most> separators{};      ///< where the one before and the one behind each is
   alignas(64) std::array<std::uint32_t, most> ends{};   ///< behind their last characters
   alignas(64) std::array<std::uint32_t, most> sizes{};  ///< 0 for those that are fewer
 };
+
+/// Makes ends and sizes of the first separators.
+[[gnu::target("avx512f")]] inline void find_sizes(NumberPlaces& places, std::size_t count) noexcept {
+  for (std::size_t at = count; at < NumberPlaces::most; ++at) places.separators[at] = {0, 1};
+  const __m512i every_second = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i one = _mm512_set1_epi32(1);
+  for (std::size_t at = 0; at < NumberPlaces::most; at += 16) {
+    const __m512i low = _mm512_load_si512(&places.separators[at]);
+    const __m512i high = _mm512_load_si512(&places.separators[at + 8]);
+    const __m512i before = _mm512_permutex2var_epi32(low, every_second, high);
+    const __m512i ends = _mm512_permutex2var_epi32(low, _mm512_add_epi32(every_second, one), high);
+    _mm512_store_si512(&places.ends[at], ends);
+    _mm512_store_si512(&places.sizes[at], _mm512_sub_epi32(_mm512_sub_epi32(ends, before), one));
+  }
+}
 
 // Four texts, each at the right end of 16 lanes. Of each lane there is a bit in a word, that is 16 bits of each text.
 struct FourTexts {
@@ -395,7 +412,10 @@ template <bool is_long>
     const __m256i sizes = sizes_up_to(is_long ? 20 : 16, &places.sizes[at]);
     if constexpr (is_long) {
       const auto* const own = reinterpret_cast<const __m256i*>(&exponents.exponents[at]);
-      eight = long_doubles(read_long_eight(places.text, ends, sizes, true),
+      // Those of a column are alike: without their exponents they are all short, or hardly any are.
+      const bool are_short = _mm256_cmpgt_epu32_mask(sizes, _mm256_set1_epi32(16)) == 0;
+      eight = long_doubles(are_short ? read_short_eight(places.text, ends, sizes, true)
+                                     : read_long_eight(places.text, ends, sizes, true),
                            _mm512_maskz_cvtepi32_epi64(0xFF, _mm256_load_si256(own)));
     } else {
       eight = short_doubles(read_short_eight(places.text, ends, sizes, true));

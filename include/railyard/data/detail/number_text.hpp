@@ -291,6 +291,7 @@ template <class Float>
 template <class Float>
 requires std::is_floating_point_v<Float>
 [[nodiscard]] bool parse_short(const char* text, std::size_t size, Float& value) noexcept {
+  if (size == 0) return false;  // what lies behind may be a minus
   const bool is_negative = *text == '-';
   text += is_negative;
   size -= is_negative;
