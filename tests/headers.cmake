@@ -61,6 +61,7 @@ endif()
 add_test(NAME headers COMMAND headers_together)
 set_tests_properties(headers PROPERTIES LABELS headers TIMEOUT 60)
 railyard_part(headers headers_alone headers_alone_torch headers_together)
+railyard_add_script(headers_arm64 headers COMMAND bash tests/arm64.sh "${CMAKE_CURRENT_BINARY_DIR}/arm64")
 
 railyard_add_script(single_header_fresh single_header COMMAND Python3::Interpreter tools/amalgamate.py --check)
 railyard_add_script(separate single_header COMMAND Python3::Interpreter tests/separate.py "${CMAKE_CXX_COMPILER}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Builds and runs the tests: tests/run.sh [PART...]; without a part those that say whether the library works on this
-# machine, with `all` everything but `wheel`, which downloads a gigabyte, and `headers`, which compiles each header alone
-# for a quarter of an hour of one core (`layers` reads in seconds whether they include what they use).
+# machine, with `all` everything but `wheel`, which downloads a gigabyte, and `headers`, which compiles each header alone,
+# and for ARM, for a quarter of an hour of one core (`layers` reads in seconds whether they include what they use).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/packages.sh
@@ -36,9 +36,10 @@ case " ${parts[*]} " in *" clang "* | *" sanitizers "* | *" fuzz "*)
   optional+=(clang-19 libclang-rt-dev)
   ;;
 esac
+case " ${parts[*]} " in *" headers "*) optional+=(g++-aarch64-linux-gnu) ;; esac
 railyard_need "${packages[@]}"
-# Not every system has these: where there is no clang-19 or python3-torch their tests are skipped, where there is no
-# package of clang's sanitizers they come with clang.
+# Not every system has these: where there is no clang-19, python3-torch or compiler for ARM their tests are skipped, where
+# there is no package of clang's sanitizers they come with clang.
 for package in "${optional[@]}"; do
   if [[ $(apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]]; then railyard_need "$package"; fi
 done
