@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -54,11 +55,22 @@ void figure(const std::string& name, double value, const std::string& unit) {
   std::fflush(stdout);
 }
 
+// When steps have ended, of rank 0. Kept of the newest.
+class StepEnds {
+ public:
+  void note(std::uint64_t step) noexcept { ms_[step % ms_.size()] = now_ms(); }
+  [[nodiscard]] double ms(std::uint64_t step) const noexcept { return ms_[step % ms_.size()]; }
+
+ private:
+  std::array<std::atomic<double>, 1024> ms_;
+};
+
 // What workers tell the program that started them.
 struct Notes {
   std::atomic<int> pid[max_workers];
   std::atomic<std::uint64_t> steps;    // rank 0's
   std::atomic<std::uint64_t> resumed;  // from which step the last attempt has gone on
+  StepEnds step_ends;
   std::atomic<int> attempt;
   std::atomic<int> is_enough;
   std::atomic<double> begin_ms;
@@ -102,6 +114,7 @@ void train(ry::Worker& worker, const std::vector<std::int64_t>& widths, bool has
     notes().resumed = worker.steps();
     notes().steps = worker.steps();
     notes().attempt = worker.attempt();
+    notes().step_ends.note(worker.steps());
   }
   const auto data = torch::randn({64, widths.front()});
   const auto target = torch::randint(widths.back(), {64});
@@ -111,7 +124,10 @@ void train(ry::Worker& worker, const std::vector<std::int64_t>& widths, bool has
     torch::nn::functional::cross_entropy(net->forward(data), target).backward();
     optimizer.step();
     worker.end_step();
-    if (worker.rank() == 0) notes().steps = worker.steps();
+    if (worker.rank() == 0) {
+      notes().step_ends.note(worker.steps());
+      notes().steps = worker.steps();
+    }
   } while (after(worker, state));
 }
 
@@ -159,6 +175,7 @@ struct Recovery {
 
 // Ends before its time where the run has failed.
 std::vector<double> kill_often(const std::stop_token& run_is_over, const Torment& torment, double step_ms) {
+  constexpr std::uint64_t most_lost = 1000;
   const auto sleep_ms = [](double time) {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(time));
   };
@@ -172,10 +189,16 @@ std::vector<double> kill_often(const std::stop_token& run_is_over, const Torment
     const int attempt = notes().attempt;
     const std::uint64_t killed_at = notes().steps;
     const double killed_ms = now_ms();
+    std::array<double, most_lost> ends;  // they end once more: of steps killed_at, killed_at - 1, ...
+    for (std::uint64_t back = 0; back < std::min(most_lost, killed_at + 1); ++back) {
+      ends.at(back) = notes().step_ends.ms(killed_at - back);
+    }
     if (run_is_over.stop_requested()) break;
     ::kill(notes().pid[random() % static_cast<unsigned>(torment.num_workers)], SIGKILL);
     while ((notes().attempt == attempt || notes().steps <= killed_at) && !run_is_over.stop_requested()) sleep_ms(0.2);
-    recovered.push_back(now_ms() - killed_ms - static_cast<double>(killed_at + 1 - notes().resumed) * step_ms);
+    // The step under way would have taken as long as the one before.
+    const double own_ms = ends[0] - ends.at(killed_at - notes().resumed) + ends[0] - ends[1];
+    recovered.push_back(now_ms() - killed_ms - own_ms);
   }
   notes().is_enough = 1;
   return recovered;
