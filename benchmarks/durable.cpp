@@ -196,8 +196,9 @@ std::vector<double> kill_often(const std::stop_token& run_is_over, const Torment
     if (run_is_over.stop_requested()) break;
     ::kill(notes().pid[random() % static_cast<unsigned>(torment.num_workers)], SIGKILL);
     while ((notes().attempt == attempt || notes().steps <= killed_at) && !run_is_over.stop_requested()) sleep_ms(0.2);
-    // The step under way would have taken as long as the one before.
-    const double own_ms = ends[0] - ends.at(killed_at - notes().resumed) + ends[0] - ends[1];
+    // The step under way would have taken as long as the one before. It may have ended, and been saved, before the end.
+    const std::uint64_t resumed = notes().resumed;
+    const double own_ms = resumed > killed_at ? 0 : ends[0] - ends.at(killed_at - resumed) + ends[0] - ends[1];
     recovered.push_back(now_ms() - killed_ms - own_ms);
   }
   notes().is_enough = 1;

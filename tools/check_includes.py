@@ -19,7 +19,7 @@ STANDARD = {
     "minmax_element mismatch none_of remove_if replace replace_if reverse rotate shuffle sort stable_sort transform unique "
     "upper_bound",
     "array": "array get tuple_size_v",
-    "atomic": "atomic atomic_ref atomic_thread_fence memory_order_acquire memory_order_relaxed memory_order_release "
+    "atomic": "atomic atomic_ref atomic_signal_fence atomic_thread_fence memory_order_acquire memory_order_relaxed memory_order_release "
     "memory_order_seq_cst",
     "bit": "bit_cast bit_width countl_zero countr_zero endian popcount",
     "charconv": "from_chars to_chars",

@@ -1078,6 +1078,11 @@ WorkerExit exit_of(const std::exception_ptr& exception) {
   return exit;
 }
 
+auto WorkerGroup::left_snapshot([[maybe_unused]] int rank, [[maybe_unused]] int slot,
+                                                                 [[maybe_unused]] std::size_t size_bytes) -> std::span<const std::byte> {
+    return {};
+  }
+
 auto WorkerGroup::name_of_process(int process) const -> std::string { return "process " + std::to_string(process); }
 
 auto WorkerGroup::send_request(
@@ -5216,6 +5221,31 @@ std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest) 
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
     bytes = bytes.subspan(size);
   }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
+}
+
+std::uint64_t quick_digest_of(std::span<const std::byte> bytes,
+                                                   std::uint64_t digest) noexcept {
+  __extension__ using Product = unsigned __int128;
+  constexpr std::uint64_t odd = 0xA0761D6478BD642FU;
+  std::array<std::uint64_t, 8> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  const auto add_words = [&] {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      const Product product = static_cast<Product>(words[2 * lane] ^ odd) * (words[2 * lane + 1] ^ lanes[lane]);
+      lanes[lane] = static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
+      lanes[lane] += words[2 * lane];  // a factor of 0 hides the other one
+    }
+  };
+  for (; bytes.size() >= sizeof words; bytes = bytes.subspan(sizeof words)) {
+    std::memcpy(words.data(), bytes.data(), sizeof words);  // a size that is known: no call
+    add_words();
+  }
+  words = {};
+  if (!bytes.empty()) std::memcpy(words.data(), bytes.data(), bytes.size());
+  add_words();
   digest = 0;
   for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
   return digest;
@@ -11686,6 +11716,12 @@ auto SnapshotMemory::map(std::size_t size_bytes) -> std::span<std::byte> {
     return mapped_.first(size_bytes);
   }
 
+auto SnapshotMemory::view(std::size_t size_bytes) -> std::span<const std::byte> {
+    if (mapped_.size() >= size_bytes) return mapped_.first(size_bytes);
+    if (viewed_.size() < size_bytes) view_anew(size_bytes);
+    return viewed_.first(size_bytes);
+  }
+
 auto SnapshotMemory::empty() noexcept -> void {
     const std::size_t former = size();
     unmap();
@@ -11707,6 +11743,19 @@ auto SnapshotMemory::map_anew(std::size_t size_bytes) -> void {
     }
     ::madvise(at, size_bytes, MADV_DONTDUMP);
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
+  }
+
+auto SnapshotMemory::view_anew(std::size_t size_bytes) -> void {
+    const std::size_t there = size();
+    if (there < size_bytes) {
+      throw Error{compose("a snapshot has {} bytes, and {} of it were to be read", there, size_bytes)};
+    }
+    size_bytes = there;  // so that it is mapped once
+    unmap();
+    void* at = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file_.get(), 0);
+    if (at == MAP_FAILED) throw Error{compose("a snapshot cannot be read: {}", explain_errno(errno))};
+    ::madvise(at, size_bytes, MADV_DONTDUMP);
+    viewed_ = {static_cast<const std::byte*>(at), size_bytes};
   }
 
 auto SnapshotMemory::grow(std::size_t former, std::size_t size_bytes) const -> void {
@@ -11732,7 +11781,9 @@ auto SnapshotMemory::give_back(std::size_t from, std::size_t to) const noexcept 
 
 auto SnapshotMemory::unmap() noexcept -> void {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+    if (!viewed_.empty()) ::munmap(const_cast<std::byte*>(viewed_.data()), viewed_.size());
     mapped_ = {};
+    viewed_ = {};
   }
 
 auto RankBlock::is_death(std::uint32_t life) noexcept -> bool { return (life & FUTEX_OWNER_DIED) != 0; }
@@ -11797,9 +11848,19 @@ auto GroupMemory::snapshot(int of_rank, int slot, std::size_t size_bytes) -> std
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
 
+auto GroupMemory::view_of_snapshot(int of_rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
+    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].view(size_bytes);
+  }
+
 auto GroupMemory::filled_snapshot(int of_rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
     if (owner(of_rank, slot).load() != SnapshotOwners::nobody) return snapshot(of_rank, slot, size_bytes);
     throw Error{compose("snapshot {} of rank {} of this process holds nothing", slot, of_rank)};
+  }
+
+auto GroupMemory::left_snapshot(int of_rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
+    const bool is_left = owner(of_rank, slot).load() == SnapshotOwners::nobody;
+    return is_left && snapshot_size(of_rank, slot) >= size_bytes ? snapshot(of_rank, slot, size_bytes)
+                                                                 : std::span<const std::byte>{};
   }
 
 auto GroupMemory::snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept -> std::size_t {
@@ -12947,7 +13008,7 @@ auto SharedLink::await_snapshot(int slot) -> void {
   }
 
 auto SharedLink::held_snapshot(int rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
-    return memory_->snapshot(rank, slot, size_bytes);
+    return memory_->view_of_snapshot(rank, slot, size_bytes);
   }
 
 auto SharedLink::post(std::span<const std::byte> message) -> void {
@@ -13004,7 +13065,11 @@ auto SharedLink::take(int slot, std::size_t size_bytes) -> Snapshot {
     await_snapshot(slot);
     memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
     try {
-      return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
+      const std::span<std::byte> bytes = memory_->snapshot(world_.rank, slot, size_bytes);
+      // What was there before is it no more, also if this worker dies, or gives it back, before it has filled it.
+      std::fill_n(bytes.begin(), std::min(size_bytes, sizeof(std::uint64_t)), std::byte{});
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      return {.slot = slot, .bytes = bytes};
     } catch (...) {
       memory_->release_snapshot(world_.rank, slot);
       throw;
@@ -13639,6 +13704,10 @@ auto ProcessGroup::hold_snapshot(int rank, int slot) noexcept -> void { memory_.
 
 auto ProcessGroup::release_snapshot(int rank, int slot) noexcept -> void { memory_.release_snapshot(rank, slot); }
 
+auto ProcessGroup::left_snapshot(int rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
+    return memory_.left_snapshot(rank, slot, size_bytes);
+  }
+
 auto ProcessGroup::restart(int num_workers, std::string_view briefing) -> void {
     watch_.reset();
     const bool needs_zygote = forks_to_restart();
@@ -14080,6 +14149,10 @@ auto ThreadGroup::snapshot(int rank, int slot, std::size_t begin,
 auto ThreadGroup::hold_snapshot(int rank, int slot) noexcept -> void { memory_.hold_snapshot(rank, slot); }
 
 auto ThreadGroup::release_snapshot(int rank, int slot) noexcept -> void { memory_.release_snapshot(rank, slot); }
+
+auto ThreadGroup::left_snapshot(int rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
+    return memory_.left_snapshot(rank, slot, size_bytes);
+  }
 
 auto ThreadGroup::restart(int num_workers, std::string_view briefing) -> void {
     join_all();
@@ -15179,6 +15252,20 @@ std::vector<std::byte> encode_saved(const SavedMessage& save) {
   return writer.bytes();
 }
 
+void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message) {
+  const std::uint64_t size = message.size();
+  std::memcpy(snapshot.data(), &size, sizeof size);
+  std::copy(message.begin(), message.end(), snapshot.data() + sizeof size);
+}
+
+bool has_head(std::span<const std::byte> snapshot, std::span<const std::byte> message) {
+  std::uint64_t size = 0;
+  if (snapshot.size() < sizeof size + message.size()) return false;
+  std::memcpy(&size, snapshot.data(), sizeof size);
+  const auto head = snapshot.subspan(sizeof size, message.size());
+  return size == message.size() && std::equal(head.begin(), head.end(), message.begin());
+}
+
 Value decode_value(WireReader& reader) {
   switch (reader.take<ValueKind>()) {
     case ValueKind::truth:
@@ -15621,12 +15708,6 @@ std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& imag
   return end;
 }
 
-void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message) {
-  const std::uint64_t size = message.size();
-  std::memcpy(snapshot.data(), &size, sizeof size);
-  std::copy(message.begin(), message.end(), snapshot.data() + sizeof size);
-}
-
 SavedMessage read_head(WorkerLink& link, int rank, int slot) {
   std::uint64_t size = 0;
   std::memcpy(&size, link.held_snapshot(rank, slot, sizeof size).data(), sizeof size);
@@ -15754,7 +15835,7 @@ auto HeldState::compare(
       if (ranks.size() < 2) continue;
       names.push_back(name);
       const bool is_here = ranks.count(worker_->rank()) > 0;
-      own.push_back(is_here ? static_cast<std::int64_t>(digest_of(files_.at(name))) : 0);
+      own.push_back(is_here ? static_cast<std::int64_t>(quick_digest_of(files_.at(name))) : 0);
     }
     std::map<std::string, std::vector<std::int64_t>> digests;
     if (names.empty()) return digests;
@@ -18772,7 +18853,8 @@ auto RunCheckpoints::newest_copy() const -> std::vector<SavedMessage> {
 
 auto RunCheckpoints::newest_in_memory() -> std::vector<SavedMessage> {
     auto copy = newest_copy();
-    return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
+    if (!copy.empty() || submitted_.empty() || has_user_files(submitted_)) return copy;
+    return writer_.holds_last() || is_left(submitted_) ? submitted_ : copy;
   }
 
 auto RunCheckpoints::kept(std::vector<SavedMessage> copy, bool can_exchange) -> std::vector<SavedMessage> {
@@ -18806,6 +18888,7 @@ auto RunCheckpoints::go_back(bool began_with_checkpoint) -> std::optional<Checkp
     if (!newest && (began_with_checkpoint || num_written_ > 0)) throw Error{"all that were there are gone"};
     written_ = newest ? Place{newest->manifest().step, newest->manifest().report} : Place{0, -1};
     saved_ = written_;
+    submitted_.clear();
     release(std::exchange(held_, {}));  // what is trained anew makes copies of its own
     return newest;
   }
@@ -18847,6 +18930,15 @@ auto RunCheckpoints::is_reachable(const std::vector<SavedMessage>& saves) const 
       for (const SavedFile& file : saves[rank].files) {
         if (names.insert(file.name).second && !is_there) return false;
       }
+    }
+    return true;
+  }
+
+auto RunCheckpoints::is_left(const std::vector<SavedMessage>& saves) const -> bool {
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+      const std::vector<std::byte> message = encode_saved(saves[rank]);
+      const std::size_t size = sizeof(std::uint64_t) + message.size();
+      if (!has_head(group_->left_snapshot(static_cast<int>(rank), saves[rank].slot, size), message)) return false;
     }
     return true;
   }
@@ -32657,7 +32749,8 @@ std::uint64_t hash_of(const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& named : tensors) {
     if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
     const at::Tensor bytes = bytes_of(named.tensor.cpu());
-    hash = digest_of({static_cast<const std::byte*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())}, hash);
+    hash = quick_digest_of({static_cast<const std::byte*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())},
+                           hash);
   }
   return hash;
 }

@@ -2690,7 +2690,7 @@ class WorkerLink {
 
   /// Returns memory which the supervisor sees as well, and keeps if this worker dies. It is the worker's until a
   /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's; for a checkpoint
-  /// also where memory has room for one and not for one more, until all are given back.
+  /// also where memory has room for one and not for one more, until all are given back. The first 8 bytes are 0.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
   [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) = 0;
   /// How many bytes of memory there are already, since an earlier start perhaps, for snapshots of the kind of all
@@ -2883,6 +2883,13 @@ class WorkerGroup {
   virtual void hold_snapshot(int rank, int slot) noexcept = 0;
   /// Gives a snapshot back to its worker. May be called on any thread.
   virtual void release_snapshot(int rank, int slot) noexcept = 0;
+  /// Returns the begin of a snapshot that was given back and is still there, where no worker fills it; nothing
+  /// otherwise, or if it is not known. Its first bytes are 0 if one has begun to since. Only after one ExitEvent per
+  /// rank.
+  [[nodiscard]] virtual std::span<const std::byte> left_snapshot([[maybe_unused]] int rank, [[maybe_unused]] int slot,
+                                                                 [[maybe_unused]] std::size_t size_bytes) {
+    return {};
+  }
 
   /// Which process looks after the rank; 0 is this one.
   [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
@@ -9672,6 +9679,33 @@ namespace detail {
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
     bytes = bytes.subspan(size);
   }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
+}
+
+/// Does the same nearly as fast as memory is read, for what is compared within a run: values change between releases.
+/// Source: Wang Yi's wyhash (public domain) for the step, a product of two words whose halves are folded.
+[[nodiscard]] inline std::uint64_t quick_digest_of(std::span<const std::byte> bytes,
+                                                   std::uint64_t digest = 0) noexcept {
+  __extension__ using Product = unsigned __int128;
+  constexpr std::uint64_t odd = 0xA0761D6478BD642FU;
+  std::array<std::uint64_t, 8> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  const auto add_words = [&] {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      const Product product = static_cast<Product>(words[2 * lane] ^ odd) * (words[2 * lane + 1] ^ lanes[lane]);
+      lanes[lane] = static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
+      lanes[lane] += words[2 * lane];  // a factor of 0 hides the other one
+    }
+  };
+  for (; bytes.size() >= sizeof words; bytes = bytes.subspan(sizeof words)) {
+    std::memcpy(words.data(), bytes.data(), sizeof words);  // a size that is known: no call
+    add_words();
+  }
+  words = {};
+  if (!bytes.empty()) std::memcpy(words.data(), bytes.data(), bytes.size());
+  add_words();
   digest = 0;
   for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
   return digest;
@@ -21955,6 +21989,14 @@ class SnapshotMemory {
     return mapped_.first(size_bytes);
   }
 
+  /// Returns the first size_bytes of what is there to a process that only reads it, perhaps once: pages are mapped,
+  /// many at a time, when they are read. Throws: Error if the system does not map it.
+  [[nodiscard]] std::span<const std::byte> view(std::size_t size_bytes) {
+    if (mapped_.size() >= size_bytes) return mapped_.first(size_bytes);
+    if (viewed_.size() < size_bytes) view_anew(size_bytes);
+    return viewed_.first(size_bytes);
+  }
+
   /// Gives all of it back to the system.
   void empty() noexcept {
     const std::size_t former = size();
@@ -21978,6 +22020,19 @@ class SnapshotMemory {
     }
     ::madvise(at, size_bytes, MADV_DONTDUMP);
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
+  }
+
+  void view_anew(std::size_t size_bytes) {
+    const std::size_t there = size();
+    if (there < size_bytes) {
+      throw Error{compose("a snapshot has {} bytes, and {} of it were to be read", there, size_bytes)};
+    }
+    size_bytes = there;  // so that it is mapped once
+    unmap();
+    void* at = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file_.get(), 0);
+    if (at == MAP_FAILED) throw Error{compose("a snapshot cannot be read: {}", explain_errno(errno))};
+    ::madvise(at, size_bytes, MADV_DONTDUMP);
+    viewed_ = {static_cast<const std::byte*>(at), size_bytes};
   }
 
   // In pieces, so that it comes to an end although signals interrupt it.
@@ -22006,12 +22061,15 @@ class SnapshotMemory {
 
   void unmap() noexcept {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+    if (!viewed_.empty()) ::munmap(const_cast<std::byte*>(viewed_.data()), viewed_.size());
     mapped_ = {};
+    viewed_ = {};
   }
 
   Descriptor file_;
   std::atomic<int> number_of_file_{-1};
   std::span<std::byte> mapped_{};
+  std::span<const std::byte> viewed_{};
 };
 
 }  // namespace detail
@@ -22137,10 +22195,20 @@ class GroupMemory {
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
+  /// The same for a worker that goes on from it: it reads it once.
+  [[nodiscard]] std::span<const std::byte> view_of_snapshot(int of_rank, int slot, std::size_t size_bytes) {
+    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].view(size_bytes);
+  }
   /// The same for the supervisor, who reads it. Throws: Error if the snapshot is nobody's, as in memory that is new.
   [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes) {
     if (owner(of_rank, slot).load() != SnapshotOwners::nobody) return snapshot(of_rank, slot, size_bytes);
     throw Error{compose("snapshot {} of rank {} of this process holds nothing", slot, of_rank)};
+  }
+  /// The same if it is nobody's, and that large; nothing otherwise.
+  [[nodiscard]] std::span<const std::byte> left_snapshot(int of_rank, int slot, std::size_t size_bytes) {
+    const bool is_left = owner(of_rank, slot).load() == SnapshotOwners::nobody;
+    return is_left && snapshot_size(of_rank, slot) >= size_bytes ? snapshot(of_rank, slot, size_bytes)
+                                                                 : std::span<const std::byte>{};
   }
   /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
   [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept {
@@ -23685,7 +23753,7 @@ class SharedLink final : public WorkerLink {
   }
 
   [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return memory_->snapshot(rank, slot, size_bytes);
+    return memory_->view_of_snapshot(rank, slot, size_bytes);
   }
 
   void post(std::span<const std::byte> message) override {
@@ -23748,7 +23816,11 @@ class SharedLink final : public WorkerLink {
     await_snapshot(slot);
     memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
     try {
-      return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
+      const std::span<std::byte> bytes = memory_->snapshot(world_.rank, slot, size_bytes);
+      // What was there before is it no more, also if this worker dies, or gives it back, before it has filled it.
+      std::fill_n(bytes.begin(), std::min(size_bytes, sizeof(std::uint64_t)), std::byte{});
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      return {.slot = slot, .bytes = bytes};
     } catch (...) {
       memory_->release_snapshot(world_.rank, slot);
       throw;
@@ -24755,6 +24827,9 @@ class ProcessGroup final : public WorkerGroup {
   [[nodiscard]] std::shared_ptr<GroupMemory> memory() const noexcept { return owned_memory_; }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+  [[nodiscard]] std::span<const std::byte> left_snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return memory_.left_snapshot(rank, slot, size_bytes);
+  }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override {
@@ -25287,6 +25362,9 @@ class ThreadGroup final : public WorkerGroup {
   }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+  [[nodiscard]] std::span<const std::byte> left_snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return memory_.left_snapshot(rank, slot, size_bytes);
+  }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override {
@@ -27135,6 +27213,23 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   return writer.bytes();
 }
 
+/// Writes the size of the encoded message and the message to the begin of its snapshot.
+inline void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message) {
+  const std::uint64_t size = message.size();
+  std::memcpy(snapshot.data(), &size, sizeof size);
+  std::copy(message.begin(), message.end(), snapshot.data() + sizeof size);
+}
+
+/// Whether a snapshot begins with the message, so that all of it is what the message tells of: its head is written
+/// last.
+[[nodiscard]] inline bool has_head(std::span<const std::byte> snapshot, std::span<const std::byte> message) {
+  std::uint64_t size = 0;
+  if (snapshot.size() < sizeof size + message.size()) return false;
+  std::memcpy(&size, snapshot.data(), sizeof size);
+  const auto head = snapshot.subspan(sizeof size, message.size());
+  return size == message.size() && std::equal(head.begin(), head.end(), message.begin());
+}
+
 [[nodiscard]] inline Value decode_value(WireReader& reader) {
   switch (reader.take<ValueKind>()) {
     case ValueKind::truth:
@@ -28137,13 +28232,6 @@ namespace detail {
   return end;
 }
 
-/// Writes the encoded message to the begin of its snapshot, where place_files() has left room for it.
-inline void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message) {
-  const std::uint64_t size = message.size();
-  std::memcpy(snapshot.data(), &size, sizeof size);
-  std::copy(message.begin(), message.end(), snapshot.data() + sizeof size);
-}
-
 /// Returns the message of a snapshot that a rank of an earlier start has written.
 [[nodiscard]] inline SavedMessage read_head(WorkerLink& link, int rank, int slot) {
   std::uint64_t size = 0;
@@ -28294,7 +28382,7 @@ class HeldState {
       if (ranks.size() < 2) continue;
       names.push_back(name);
       const bool is_here = ranks.count(worker_->rank()) > 0;
-      own.push_back(is_here ? static_cast<std::int64_t>(digest_of(files_.at(name))) : 0);
+      own.push_back(is_here ? static_cast<std::int64_t>(quick_digest_of(files_.at(name))) : 0);
     }
     std::map<std::string, std::vector<std::int64_t>> digests;
     if (names.empty()) return digests;
@@ -32966,11 +33054,13 @@ class RunCheckpoints {
     return held_.empty() || place_of(held_.front()) < saved_ ? std::vector<SavedMessage>{} : held_;
   }
 
-  /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
-  /// when no worker is left. Files that the user has added are found in a checkpoint only.
+  /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written, and afterwards
+  /// until a worker needs its memory. To be asked when no worker is left. Files that the user has added are found in a
+  /// checkpoint only.
   [[nodiscard]] std::vector<SavedMessage> newest_in_memory() {
     auto copy = newest_copy();
-    return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
+    if (!copy.empty() || submitted_.empty() || has_user_files(submitted_)) return copy;
+    return writer_.holds_last() || is_left(submitted_) ? submitted_ : copy;
   }
   /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise.
   /// can_exchange: they are as many as before, and those of each process can take from others what it lacks.
@@ -33010,6 +33100,7 @@ class RunCheckpoints {
     if (!newest && (began_with_checkpoint || num_written_ > 0)) throw Error{"all that were there are gone"};
     written_ = newest ? Place{newest->manifest().step, newest->manifest().report} : Place{0, -1};
     saved_ = written_;
+    submitted_.clear();
     release(std::exchange(held_, {}));  // what is trained anew makes copies of its own
     return newest;
   }
@@ -33054,6 +33145,15 @@ class RunCheckpoints {
       for (const SavedFile& file : saves[rank].files) {
         if (names.insert(file.name).second && !is_there) return false;
       }
+    }
+    return true;
+  }
+  // Whether nobody has touched the memory of what was written.
+  [[nodiscard]] bool is_left(const std::vector<SavedMessage>& saves) const {
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+      const std::vector<std::byte> message = encode_saved(saves[rank]);
+      const std::size_t size = sizeof(std::uint64_t) + message.size();
+      if (!has_head(group_->left_snapshot(static_cast<int>(rank), saves[rank].slot, size), message)) return false;
     }
     return true;
   }
@@ -53990,7 +54090,8 @@ inline void check_places(Worker& worker, const std::vector<NamedTensor>& tensors
   for (const NamedTensor& named : tensors) {
     if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
     const at::Tensor bytes = bytes_of(named.tensor.cpu());
-    hash = digest_of({static_cast<const std::byte*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())}, hash);
+    hash = quick_digest_of({static_cast<const std::byte*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())},
+                           hash);
   }
   return hash;
 }

@@ -78,7 +78,7 @@ class WorkerLink {
 
   /// Returns memory which the supervisor sees as well, and keeps if this worker dies. It is the worker's until a
   /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's; for a checkpoint
-  /// also where memory has room for one and not for one more, until all are given back.
+  /// also where memory has room for one and not for one more, until all are given back. The first 8 bytes are 0.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
   [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) = 0;
   /// How many bytes of memory there are already, since an earlier start perhaps, for snapshots of the kind of all
@@ -271,6 +271,13 @@ class WorkerGroup {
   virtual void hold_snapshot(int rank, int slot) noexcept = 0;
   /// Gives a snapshot back to its worker. May be called on any thread.
   virtual void release_snapshot(int rank, int slot) noexcept = 0;
+  /// Returns the begin of a snapshot that was given back and is still there, where no worker fills it; nothing
+  /// otherwise, or if it is not known. Its first bytes are 0 if one has begun to since. Only after one ExitEvent per
+  /// rank.
+  [[nodiscard]] virtual std::span<const std::byte> left_snapshot([[maybe_unused]] int rank, [[maybe_unused]] int slot,
+                                                                 [[maybe_unused]] std::size_t size_bytes) {
+    return {};
+  }
 
   /// Which process looks after the rank; 0 is this one.
   [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }

@@ -78,6 +78,9 @@ class ThreadGroup final : public WorkerGroup {
   }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+  [[nodiscard]] std::span<const std::byte> left_snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return memory_.left_snapshot(rank, slot, size_bytes);
+  }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override {

@@ -790,6 +790,10 @@ static_assert(Backend<SharedMemory>);
 
 namespace railyard::inline v0_1 {
 namespace detail {
+/// Does the same nearly as fast as memory is read, for what is compared within a run: values change between releases.
+/// Source: Wang Yi's wyhash (public domain) for the step, a product of two words whose halves are folded.
+[[nodiscard]] std::uint64_t quick_digest_of(std::span<const std::byte> bytes,
+                                                   std::uint64_t digest = 0) noexcept;
 // Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
 // second between standard libraries, and an order must be the same wherever a run goes on.
 class Draws {
@@ -3005,6 +3009,7 @@ class ThreadGroup final : public WorkerGroup {
                                                     std::size_t size_bytes) override;
   void hold_snapshot(int rank, int slot) noexcept override;
   void release_snapshot(int rank, int slot) noexcept override;
+  [[nodiscard]] std::span<const std::byte> left_snapshot(int rank, int slot, std::size_t size_bytes) override;
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override;
@@ -3126,6 +3131,11 @@ void put_metrics(WireWriter& writer, const Metrics& metrics);
 [[nodiscard]] std::vector<std::byte> encode_step_times(const StepTimes& times);
 [[nodiscard]] std::vector<std::byte> encode_warning(std::string_view text);
 [[nodiscard]] std::vector<std::byte> encode_saved(const SavedMessage& save);
+/// Writes the size of the encoded message and the message to the begin of its snapshot.
+void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message);
+/// Whether a snapshot begins with the message, so that all of it is what the message tells of: its head is written
+/// last.
+[[nodiscard]] bool has_head(std::span<const std::byte> snapshot, std::span<const std::byte> message);
 [[nodiscard]] Value decode_value(WireReader& reader);
 [[nodiscard]] Metrics take_metrics(WireReader& reader);
 [[nodiscard]] SavedMessage decode_saved(WireReader& reader);
@@ -3133,8 +3143,6 @@ void put_metrics(WireWriter& writer, const Metrics& metrics);
 [[nodiscard]] WorkerMessage decode_message(std::span<const std::byte> bytes);
 /// Gives each file its place in a snapshot, and returns the snapshot's size.
 [[nodiscard]] std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& images);
-/// Writes the encoded message to the begin of its snapshot, where place_files() has left room for it.
-void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message);
 /// Returns the message of a snapshot that a rank of an earlier start has written.
 [[nodiscard]] SavedMessage read_head(WorkerLink& link, int rank, int slot);
 /// Is what all ranks of an earlier start have put into their snapshots as one state. All ranks make it together.
@@ -3975,8 +3983,9 @@ class RunCheckpoints {
   /// may still have to be written, then.
   [[nodiscard]] std::vector<SavedMessage> newest_copy() const;
 
-  /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
-  /// when no worker is left. Files that the user has added are found in a checkpoint only.
+  /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written, and afterwards
+  /// until a worker needs its memory. To be asked when no worker is left. Files that the user has added are found in a
+  /// checkpoint only.
   [[nodiscard]] std::vector<SavedMessage> newest_in_memory();
   /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise.
   /// can_exchange: they are as many as before, and those of each process can take from others what it lacks.
@@ -4009,6 +4018,8 @@ class RunCheckpoints {
   [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves);
   // Of a file that several ranks have copied, the first one's counts.
   [[nodiscard]] bool is_reachable(const std::vector<SavedMessage>& saves) const;
+  // Whether nobody has touched the memory of what was written.
+  [[nodiscard]] bool is_left(const std::vector<SavedMessage>& saves) const;
   [[nodiscard]] static CheckpointFolder folder_of(const RunInfo& info, const RunLease& lease);
 
   // What could not be removed when a checkpoint was given up, because a process that was lost still held it, can be

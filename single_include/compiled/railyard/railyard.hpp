@@ -1995,7 +1995,7 @@ class WorkerLink {
 
   /// Returns memory which the supervisor sees as well, and keeps if this worker dies. It is the worker's until a
   /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's; for a checkpoint
-  /// also where memory has room for one and not for one more, until all are given back.
+  /// also where memory has room for one and not for one more, until all are given back. The first 8 bytes are 0.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
   [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) = 0;
   /// How many bytes of memory there are already, since an earlier start perhaps, for snapshots of the kind of all
@@ -2142,6 +2142,11 @@ class WorkerGroup {
   virtual void hold_snapshot(int rank, int slot) noexcept = 0;
   /// Gives a snapshot back to its worker. May be called on any thread.
   virtual void release_snapshot(int rank, int slot) noexcept = 0;
+  /// Returns the begin of a snapshot that was given back and is still there, where no worker fills it; nothing
+  /// otherwise, or if it is not known. Its first bytes are 0 if one has begun to since. Only after one ExitEvent per
+  /// rank.
+  [[nodiscard]] virtual std::span<const std::byte> left_snapshot([[maybe_unused]] int rank, [[maybe_unused]] int slot,
+                                                                 [[maybe_unused]] std::size_t size_bytes);
 
   /// Which process looks after the rank; 0 is this one.
   [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
@@ -10992,11 +10997,17 @@ class SnapshotMemory {
   /// Throws: Error if the system does not give that much; it is as large as before then.
   [[nodiscard]] std::span<std::byte> map(std::size_t size_bytes);
 
+  /// Returns the first size_bytes of what is there to a process that only reads it, perhaps once: pages are mapped,
+  /// many at a time, when they are read. Throws: Error if the system does not map it.
+  [[nodiscard]] std::span<const std::byte> view(std::size_t size_bytes);
+
   /// Gives all of it back to the system.
   void empty() noexcept;
 
  private:
   void map_anew(std::size_t size_bytes);
+
+  void view_anew(std::size_t size_bytes);
 
   // In pieces, so that it comes to an end although signals interrupt it.
   void grow(std::size_t former, std::size_t size_bytes) const;
@@ -11010,6 +11021,7 @@ class SnapshotMemory {
   Descriptor file_;
   std::atomic<int> number_of_file_{-1};
   std::span<std::byte> mapped_{};
+  std::span<const std::byte> viewed_{};
 };
 
 }  // namespace detail
@@ -11087,8 +11099,12 @@ class GroupMemory {
   [[nodiscard]] std::string_view briefing() const noexcept;
   /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes);
+  /// The same for a worker that goes on from it: it reads it once.
+  [[nodiscard]] std::span<const std::byte> view_of_snapshot(int of_rank, int slot, std::size_t size_bytes);
   /// The same for the supervisor, who reads it. Throws: Error if the snapshot is nobody's, as in memory that is new.
   [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes);
+  /// The same if it is nobody's, and that large; nothing otherwise.
+  [[nodiscard]] std::span<const std::byte> left_snapshot(int of_rank, int slot, std::size_t size_bytes);
   /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
   [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept;
   /// Returns what a rank's snapshot has of memory.
@@ -11676,6 +11692,7 @@ class ProcessGroup final : public WorkerGroup {
   [[nodiscard]] std::shared_ptr<GroupMemory> memory() const noexcept;
   void hold_snapshot(int rank, int slot) noexcept override;
   void release_snapshot(int rank, int slot) noexcept override;
+  [[nodiscard]] std::span<const std::byte> left_snapshot(int rank, int slot, std::size_t size_bytes) override;
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override;

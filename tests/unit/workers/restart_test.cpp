@@ -160,6 +160,30 @@ TEMPLATE_TEST_CASE("WorkerLink: fills snapshots that the supervisor reads when t
   }
 }
 
+TEMPLATE_TEST_CASE("WorkerGroup: finds a snapshot that was given back, until a worker takes its memory", "",
+                   ry::Threads, ry::Processes) {
+  auto group = TestType{}.start({.num_workers = 1}, [](ry::WorkerLink& link) {
+    const ry::Snapshot snapshot = link.take_snapshot(100, ry::SnapshotKind::checkpoint);
+    if (link.briefing() == "again") return link.drop_snapshot(snapshot.slot);
+    std::fill(snapshot.bytes.begin(), snapshot.bytes.end(), std::byte{7});
+    link.post(bytes_of(fmt::format("{}", snapshot.slot)));
+  });
+  REQUIRE(follow_to_end(*group).messages[0] == std::vector<std::string>{"0"});
+  const auto is_left = [&](std::size_t size) { return group->left_snapshot(0, 0, size).size() == size; };
+  group->hold_snapshot(0, 0);
+  CHECK_FALSE(is_left(100));  // it is being read
+  group->release_snapshot(0, 0);
+  REQUIRE(is_left(100));
+  CHECK(group->left_snapshot(0, 0, 100)[0] == std::byte{7});
+  CHECK_FALSE(is_left(1'000'000));
+  CHECK(group->left_snapshot(0, 1, 100).empty());
+  group->restart(1, "again");
+  follow_to_end(*group);
+  const auto later = group->left_snapshot(0, 0, 100);
+  REQUIRE(later.size() == 100);
+  CHECK(std::all_of(later.begin(), later.begin() + 8, [](std::byte byte) { return byte == std::byte{}; }));
+}
+
 TEMPLATE_TEST_CASE("WorkerLink: waits for a snapshot until one is given back, or the group ends", "", ry::Threads,
                    ry::Processes) {
   auto group = TestType{}.start({.num_workers = 1}, [](ry::WorkerLink& link) {

@@ -50,13 +50,6 @@ namespace detail {
   return end;
 }
 
-/// Writes the encoded message to the begin of its snapshot, where place_files() has left room for it.
-inline void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message) {
-  const std::uint64_t size = message.size();
-  std::memcpy(snapshot.data(), &size, sizeof size);
-  std::copy(message.begin(), message.end(), snapshot.data() + sizeof size);
-}
-
 /// Returns the message of a snapshot that a rank of an earlier start has written.
 [[nodiscard]] inline SavedMessage read_head(WorkerLink& link, int rank, int slot) {
   std::uint64_t size = 0;
@@ -207,7 +200,7 @@ class HeldState {
       if (ranks.size() < 2) continue;
       names.push_back(name);
       const bool is_here = ranks.count(worker_->rank()) > 0;
-      own.push_back(is_here ? static_cast<std::int64_t>(digest_of(files_.at(name))) : 0);
+      own.push_back(is_here ? static_cast<std::int64_t>(quick_digest_of(files_.at(name))) : 0);
     }
     std::map<std::string, std::vector<std::int64_t>> digests;
     if (names.empty()) return digests;

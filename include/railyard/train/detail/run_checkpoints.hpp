@@ -197,11 +197,13 @@ class RunCheckpoints {
     return held_.empty() || place_of(held_.front()) < saved_ ? std::vector<SavedMessage>{} : held_;
   }
 
-  /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
-  /// when no worker is left. Files that the user has added are found in a checkpoint only.
+  /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written, and afterwards
+  /// until a worker needs its memory. To be asked when no worker is left. Files that the user has added are found in a
+  /// checkpoint only.
   [[nodiscard]] std::vector<SavedMessage> newest_in_memory() {
     auto copy = newest_copy();
-    return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
+    if (!copy.empty() || submitted_.empty() || has_user_files(submitted_)) return copy;
+    return writer_.holds_last() || is_left(submitted_) ? submitted_ : copy;
   }
   /// Returns it if the next workers find it there, even if it has been written meanwhile; nothing otherwise.
   /// can_exchange: they are as many as before, and those of each process can take from others what it lacks.
@@ -241,6 +243,7 @@ class RunCheckpoints {
     if (!newest && (began_with_checkpoint || num_written_ > 0)) throw Error{"all that were there are gone"};
     written_ = newest ? Place{newest->manifest().step, newest->manifest().report} : Place{0, -1};
     saved_ = written_;
+    submitted_.clear();
     release(std::exchange(held_, {}));  // what is trained anew makes copies of its own
     return newest;
   }
@@ -285,6 +288,15 @@ class RunCheckpoints {
       for (const SavedFile& file : saves[rank].files) {
         if (names.insert(file.name).second && !is_there) return false;
       }
+    }
+    return true;
+  }
+  // Whether nobody has touched the memory of what was written.
+  [[nodiscard]] bool is_left(const std::vector<SavedMessage>& saves) const {
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+      const std::vector<std::byte> message = encode_saved(saves[rank]);
+      const std::size_t size = sizeof(std::uint64_t) + message.size();
+      if (!has_head(group_->left_snapshot(static_cast<int>(rank), saves[rank].slot, size), message)) return false;
     }
     return true;
   }

@@ -9,6 +9,7 @@
 #include "railyard/core/scaling.hpp"
 #include "railyard/core/value.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -144,6 +145,23 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
     writer.put(static_cast<std::uint8_t>(file.is_own));
   }
   return writer.bytes();
+}
+
+/// Writes the size of the encoded message and the message to the begin of its snapshot.
+inline void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message) {
+  const std::uint64_t size = message.size();
+  std::memcpy(snapshot.data(), &size, sizeof size);
+  std::copy(message.begin(), message.end(), snapshot.data() + sizeof size);
+}
+
+/// Whether a snapshot begins with the message, so that all of it is what the message tells of: its head is written
+/// last.
+[[nodiscard]] inline bool has_head(std::span<const std::byte> snapshot, std::span<const std::byte> message) {
+  std::uint64_t size = 0;
+  if (snapshot.size() < sizeof size + message.size()) return false;
+  std::memcpy(&size, snapshot.data(), sizeof size);
+  const auto head = snapshot.subspan(sizeof size, message.size());
+  return size == message.size() && std::equal(head.begin(), head.end(), message.begin());
 }
 
 [[nodiscard]] inline Value decode_value(WireReader& reader) {

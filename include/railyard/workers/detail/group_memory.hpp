@@ -150,10 +150,20 @@ class GroupMemory {
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
+  /// The same for a worker that goes on from it: it reads it once.
+  [[nodiscard]] std::span<const std::byte> view_of_snapshot(int of_rank, int slot, std::size_t size_bytes) {
+    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].view(size_bytes);
+  }
   /// The same for the supervisor, who reads it. Throws: Error if the snapshot is nobody's, as in memory that is new.
   [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes) {
     if (owner(of_rank, slot).load() != SnapshotOwners::nobody) return snapshot(of_rank, slot, size_bytes);
     throw Error{compose("snapshot {} of rank {} of this process holds nothing", slot, of_rank)};
+  }
+  /// The same if it is nobody's, and that large; nothing otherwise.
+  [[nodiscard]] std::span<const std::byte> left_snapshot(int of_rank, int slot, std::size_t size_bytes) {
+    const bool is_left = owner(of_rank, slot).load() == SnapshotOwners::nobody;
+    return is_left && snapshot_size(of_rank, slot) >= size_bytes ? snapshot(of_rank, slot, size_bytes)
+                                                                 : std::span<const std::byte>{};
   }
   /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
   [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept {

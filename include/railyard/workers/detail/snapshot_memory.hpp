@@ -62,6 +62,14 @@ class SnapshotMemory {
     return mapped_.first(size_bytes);
   }
 
+  /// Returns the first size_bytes of what is there to a process that only reads it, perhaps once: pages are mapped,
+  /// many at a time, when they are read. Throws: Error if the system does not map it.
+  [[nodiscard]] std::span<const std::byte> view(std::size_t size_bytes) {
+    if (mapped_.size() >= size_bytes) return mapped_.first(size_bytes);
+    if (viewed_.size() < size_bytes) view_anew(size_bytes);
+    return viewed_.first(size_bytes);
+  }
+
   /// Gives all of it back to the system.
   void empty() noexcept {
     const std::size_t former = size();
@@ -85,6 +93,19 @@ class SnapshotMemory {
     }
     ::madvise(at, size_bytes, MADV_DONTDUMP);
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
+  }
+
+  void view_anew(std::size_t size_bytes) {
+    const std::size_t there = size();
+    if (there < size_bytes) {
+      throw Error{compose("a snapshot has {} bytes, and {} of it were to be read", there, size_bytes)};
+    }
+    size_bytes = there;  // so that it is mapped once
+    unmap();
+    void* at = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file_.get(), 0);
+    if (at == MAP_FAILED) throw Error{compose("a snapshot cannot be read: {}", explain_errno(errno))};
+    ::madvise(at, size_bytes, MADV_DONTDUMP);
+    viewed_ = {static_cast<const std::byte*>(at), size_bytes};
   }
 
   // In pieces, so that it comes to an end although signals interrupt it.
@@ -113,12 +134,15 @@ class SnapshotMemory {
 
   void unmap() noexcept {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+    if (!viewed_.empty()) ::munmap(const_cast<std::byte*>(viewed_.data()), viewed_.size());
     mapped_ = {};
+    viewed_ = {};
   }
 
   Descriptor file_;
   std::atomic<int> number_of_file_{-1};
   std::span<std::byte> mapped_{};
+  std::span<const std::byte> viewed_{};
 };
 
 }  // namespace detail

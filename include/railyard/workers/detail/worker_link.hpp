@@ -186,7 +186,7 @@ class SharedLink final : public WorkerLink {
   }
 
   [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return memory_->snapshot(rank, slot, size_bytes);
+    return memory_->view_of_snapshot(rank, slot, size_bytes);
   }
 
   void post(std::span<const std::byte> message) override {
@@ -249,7 +249,11 @@ class SharedLink final : public WorkerLink {
     await_snapshot(slot);
     memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
     try {
-      return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
+      const std::span<std::byte> bytes = memory_->snapshot(world_.rank, slot, size_bytes);
+      // What was there before is it no more, also if this worker dies, or gives it back, before it has filled it.
+      std::fill_n(bytes.begin(), std::min(size_bytes, sizeof(std::uint64_t)), std::byte{});
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      return {.slot = slot, .bytes = bytes};
     } catch (...) {
       memory_->release_snapshot(world_.rank, slot);
       throw;
