@@ -145,8 +145,9 @@ void add_sums(std::span<double> to, std::span<const double> sums, std::string_vi
   for (std::size_t at = 0; at < sums.size(); ++at) to[at] += sums[at];
 }
 
-State state_of_sums(std::span<const double> sums) {
+State state_of_sums(std::span<const double> sums, std::string_view what) {
   State state;
+  state.values.set("metric", std::string{what});
   state.is_own = true;
   state.tensors.push_back({.name = "sums",
                            .dtype = Dtype::f64,
@@ -159,6 +160,11 @@ State state_of_sums(std::span<const double> sums) {
 }
 
 void load_sums(std::span<double> sums, const State& state, std::string_view what) {
+  const Value* metric = state.values.find("metric");  // older checkpoints do not say it
+  if (metric != nullptr && metric->as<std::string>() != what) {
+    throw DataError{
+        compose("the state of {} was given to {}: load what one like it has saved", metric->as<std::string>(), what)};
+  }
   const StateTensor* saved = state.find_tensor("sums");
   if (saved == nullptr || saved->dtype != Dtype::f64 || saved->count() != static_cast<std::int64_t>(sums.size())) {
     throw DataError{compose("a {} has {} sums and was given a state of {}: load what one of the same size has saved",
@@ -197,20 +203,22 @@ auto Accuracy::sums() noexcept -> std::span<double> { return sums_; }
 
 auto Accuracy::sums() const noexcept -> std::span<const double> { return sums_; }
 
-auto Accuracy::state() const -> State { return detail::state_of_sums(sums_); }
+auto Accuracy::state() const -> State { return detail::state_of_sums(sums_, "Accuracy"); }
 
 auto Accuracy::load_state(const State& state) -> void { detail::load_sums(sums_, state, "Accuracy"); }
 
 Auc::Auc() : Auc(Options{}) {}
 
-Auc::Auc(Options options) : options_(options), counts_(2 * options.num_bins) {
-    if (options.num_bins > 0 && options.low < options.high) return;
-    throw ConfigError{
-        detail::compose("an Auc was to have {} bins from {} to {}: give it at least one bin, and low below high",
-                        options.num_bins, options.low, options.high)};
-  }
+Auc::Auc(Options options) : options_(checked(options)), counts_(2 * options.num_bins) {}
 
-auto Auc::merge(const Auc& other) -> void { detail::add_sums(counts_, other.counts_, "Auc"); }
+auto Auc::merge(const Auc& other) -> void {
+    if (options_.low != other.options_.low || options_.high != other.options_.high) {
+      throw ConfigError{detail::compose(
+          "an Auc of scores from {} to {} cannot take in one of {} to {}: make both with the same limits", options_.low,
+          options_.high, other.options_.low, other.options_.high)};
+    }
+    detail::add_sums(counts_, other.counts_, "Auc");
+  }
 
 auto Auc::reset() noexcept -> void { std::fill(counts_.begin(), counts_.end(), 0.0); }
 
@@ -242,16 +250,45 @@ auto Auc::sums() noexcept -> std::span<double> { return counts_; }
 
 auto Auc::sums() const noexcept -> std::span<const double> { return counts_; }
 
-auto Auc::state() const -> State { return detail::state_of_sums(counts_); }
+auto Auc::state() const -> State {
+    State state = detail::state_of_sums(counts_, "Auc");
+    state.values.set("low", options_.low);
+    state.values.set("high", options_.high);
+    return state;
+  }
 
-auto Auc::load_state(const State& state) -> void { detail::load_sums(counts_, state, "Auc"); }
+auto Auc::load_state(const State& state) -> void {
+    const Value* low = state.values.find("low");  // older checkpoints do not say them
+    const Value* high = state.values.find("high");
+    if (low != nullptr && high != nullptr && (low->number() != options_.low || high->number() != options_.high)) {
+      throw DataError{
+          detail::compose("an Auc of scores from {} to {} was given the state of one of {} to {}: make it "
+                          "with the same limits",
+                          options_.low, options_.high, low->number(), high->number())};
+    }
+    detail::load_sums(counts_, state, "Auc");
+  }
 
 auto Auc::positive(std::size_t bin) const noexcept -> double { return counts_[options_.num_bins + bin]; }
 
-auto Auc::bin_of(double score, std::size_t sample) const -> std::size_t {
+auto Auc::checked(const Options& options) -> const Options& {
+    constexpr std::size_t most = std::size_t{1} << 30U;
+    if (options.num_bins > 0 && options.num_bins <= most && options.low < options.high) return options;
+    throw ConfigError{detail::compose(
+        "an Auc was to have {} bins from {} to {}: give it at least one bin, at most 2^30, and low below high",
+        options.num_bins, options.low, options.high)};
+  }
+
+auto Auc::check(std::size_t sample, std::int64_t label, double score) -> void {
+    if (label != 0 && label != 1) {
+      throw DataError{detail::compose("Auc: sample {} of a batch has the label {}: 0 and 1 are meant", sample, label)};
+    }
     if (detail::has_nan_bits(score)) {
       throw DataError{detail::compose("Auc: sample {} of a batch has the score NaN", sample)};
     }
+  }
+
+auto Auc::bin_of(double score) const noexcept -> std::size_t {
     const double place =
         (score - options_.low) / (options_.high - options_.low) * static_cast<double>(options_.num_bins);
     return static_cast<std::size_t>(std::clamp(place, 0.0, static_cast<double>(options_.num_bins - 1)));
@@ -658,10 +695,7 @@ auto Report::metrics() const -> const Metrics& {  ///< rank 0's, which are the r
     return !by_rank.empty() && by_rank.front() ? *by_rank.front() : none;
   }
 
-ConfusionMatrix::ConfusionMatrix(std::size_t num_classes) : num_classes_(num_classes), counts_(num_classes * num_classes) {
-    if (num_classes == 0)
-      throw ConfigError{"a ConfusionMatrix was to have 0 classes: give it the number of classes that labels can have"};
-  }
+ConfusionMatrix::ConfusionMatrix(std::size_t num_classes) : num_classes_(checked(num_classes)), counts_(num_classes * num_classes) {}
 
 auto ConfusionMatrix::add(std::span<const std::int64_t> predictions, std::span<const std::int64_t> labels) -> void {
     if (predictions.size() != labels.size()) {
@@ -669,11 +703,15 @@ auto ConfusionMatrix::add(std::span<const std::int64_t> predictions, std::span<c
           "ConfusionMatrix::add() was given {} predictions and {} labels: give it one of each for every sample",
           predictions.size(), labels.size())};
     }
-    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
-      if (labels[sample] == ignored_label) continue;
-      const std::size_t label = index_of(labels[sample], "label");
-      counts_[label * num_classes_ + index_of(predictions[sample], "prediction")] += 1;
-    }
+    const auto visit = [&](const auto& count) {
+      for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+        if (labels[sample] == ignored_label) continue;
+        const std::size_t label = index_of(labels[sample], "label");
+        count(label * num_classes_ + index_of(predictions[sample], "prediction"));
+      }
+    };
+    visit([](std::size_t /*place*/) {});  // all are classes, or nothing is added
+    visit([this](std::size_t place) { counts_[place] += 1; });
   }
 
 auto ConfusionMatrix::merge(const ConfusionMatrix& other) -> void { detail::add_sums(counts_, other.counts_, "ConfusionMatrix"); }
@@ -738,9 +776,18 @@ auto ConfusionMatrix::sums() noexcept -> std::span<double> { return counts_; }
 
 auto ConfusionMatrix::sums() const noexcept -> std::span<const double> { return counts_; }
 
-auto ConfusionMatrix::state() const -> State { return detail::state_of_sums(counts_); }
+auto ConfusionMatrix::state() const -> State { return detail::state_of_sums(counts_, "ConfusionMatrix"); }
 
 auto ConfusionMatrix::load_state(const State& state) -> void { detail::load_sums(counts_, state, "ConfusionMatrix"); }
+
+auto ConfusionMatrix::checked(std::size_t num_classes) -> std::size_t {
+    constexpr std::size_t most = 65'536;
+    if (num_classes > 0 && num_classes <= most) return num_classes;
+    throw ConfigError{
+        detail::compose("a ConfusionMatrix was to have {} classes: give it the number of classes that labels can have, "
+                        "1 to {}",
+                        num_classes, most)};
+  }
 
 auto ConfusionMatrix::at(std::size_t label, std::size_t prediction) const noexcept -> double {
     return counts_[label * num_classes_ + prediction];
@@ -1151,7 +1198,7 @@ auto Perplexity::sums() noexcept -> std::span<double> { return sums_; }
 
 auto Perplexity::sums() const noexcept -> std::span<const double> { return sums_; }
 
-auto Perplexity::state() const -> State { return detail::state_of_sums(sums_); }
+auto Perplexity::state() const -> State { return detail::state_of_sums(sums_, "Perplexity"); }
 
 auto Perplexity::load_state(const State& state) -> void { detail::load_sums(sums_, state, "Perplexity"); }
 
@@ -5848,18 +5895,31 @@ std::size_t room_for(const ByteStream& stream, std::size_t most) noexcept {
   return static_cast<std::size_t>(std::min<std::uint64_t>(left > 0 ? left : 4095, most - 1) + 1);
 }
 
+void refuse_file(const std::string& path, std::string_view why) {
+  std::error_code no_error;
+  throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path,
+                          std::filesystem::current_path(no_error).string(), why)};
+}
+
+std::string fault_of_kind(const struct stat& status) {
+  if (S_ISREG(status.st_mode)) return {};
+  if (S_ISDIR(status.st_mode)) return explain_errno(EISDIR);
+  return "it is a pipe, a socket or a device, and data is read from any place, more than once: write it to a file";
+}
+
+void check_file(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) refuse_file(path, explain_errno(errno));
+  if (const std::string fault = fault_of_kind(status); !fault.empty()) refuse_file(path, fault);
+  if (::access(path.c_str(), R_OK) != 0) refuse_file(path, explain_errno(errno));
+}
+
 FileBytes::FileBytes(std::string path, std::uint64_t from) : path_(std::move(path)), at_(from) {
-    file_ = Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    file_ = Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // of a pipe one would wait
     struct stat status {};
-    const bool is_open = file_.is_open() && ::fstat(file_.get(), &status) == 0;
-    if (is_open && !S_ISDIR(status.st_mode)) {
-      stamp_ = stamp_of(status);
-      return;
-    }
-    const int error = is_open ? EISDIR : errno;
-    std::error_code no_error;
-    throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path_,
-                            std::filesystem::current_path(no_error).string(), explain_errno(error))};
+    if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) refuse_file(path_, explain_errno(errno));
+    if (const std::string fault = fault_of_kind(status); !fault.empty()) refuse_file(path_, fault);
+    stamp_ = stamp_of(status);
   }
 
 auto FileBytes::stamp_now() const noexcept -> FileStamp {
@@ -7213,6 +7273,12 @@ auto InputFiles::expand() const -> std::vector<std::string> {
         }
       }
     }
+    return files;
+  }
+
+auto InputFiles::expand_files() const -> std::vector<std::string> {
+    std::vector<std::string> files = expand();
+    for (const std::string& path : files) detail::check_file(path);
     return files;
   }
 
@@ -20975,7 +21041,7 @@ auto ArraySource::Shared::table() -> const detail::ArrayTable& {
 auto ArraySource::Shared::load() const -> detail::ArrayTable {
       std::vector<std::vector<std::string>> paths;
       for (const ArrayFiles& list : lists) {
-        paths.push_back(list.files.expand());
+        paths.push_back(list.files.expand_files());
         if (paths.back().size() == paths.front().size()) continue;
         throw ConfigError{detail::compose("{}: there are {} files {} and {} files {}: name as many of each", name,
                                           paths.front().size(), lists.front().files.describe(), paths.back().size(),
@@ -20989,7 +21055,10 @@ auto ArraySource::Shared::load() const -> detail::ArrayTable {
         } catch (const DataError& error) {
           if (++damaged > options.on_error.max_skips()) throw;
           skips.raise_to(damaged);
-          if (table.empty() && file + 1 == paths.front().size()) throw;  // there is nothing left
+          if (table.empty() && file + 1 == paths.front().size()) {
+            throw DataError{detail::compose("{}. That was the last of {} files, none of which can be read",
+                                            error.what(), paths.front().size())};
+          }
         }
       }
       if (!options.label.empty()) {
@@ -22709,8 +22778,9 @@ auto Normalizer::transform(const Block& block) const -> Block {
     const std::vector<double> norms = norms_of(fields, numbers, largest);  // in units of unit_of(largest)
     std::vector<Column> columns;
     for (std::size_t at = 0; at < fields.size(); ++at) {
-      visit_elements(numbers[at], fields[at],
-                     [&](std::size_t row, double& number) { number = number / unit_of(largest[row]) / norms[row]; });
+      visit_elements(numbers[at], fields[at], [&](std::size_t row, double& number) {
+        if (norms[row] != 0) number = number / unit_of(largest[row]) / norms[row];
+      });
       columns.push_back(detail::write_numbers(fields[at], numbers[at]));
     }
     return detail::with_columns(block, fields, std::move(columns));
@@ -22749,11 +22819,15 @@ auto Normalizer::norms_of(const std::vector<Field>& fields,
         sums[row] += options_.norm == Norm::l1 ? std::abs(value) : value * value;
       });
     }
+    const bool are_all_f32 =
+        std::all_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == Dtype::f32; });
+    const double shortest =
+        10 * (are_all_f32 ? double{std::numeric_limits<float>::epsilon()} : std::numeric_limits<double>::epsilon());
     std::vector<double> norms(largest.size());
     for (std::size_t row = 0; row < norms.size(); ++row) {
       const double sum = options_.norm == Norm::l2 ? std::sqrt(sums[row]) : sums[row];
       norms[row] = options_.norm == Norm::max ? largest[row] / unit_of(largest[row]) : sum;
-      if (norms[row] == 0) norms[row] = 1;
+      if (norms[row] * unit_of(largest[row]) < shortest) norms[row] = 0;
     }
     return norms;
   }
@@ -22881,7 +22955,8 @@ StoredArray read_npy(std::string column, const std::shared_ptr<const StoredFile>
   constexpr std::uint64_t longest = std::uint64_t{1} << 20;
   const auto magic = file->read<8>(begin);
   if (std::string_view{reinterpret_cast<const char*>(magic.data()), 6} != "\x93NUMPY") {
-    file->fail(begin, "it is no array of NumPy, which begins with \"\\x93NUMPY\"");
+    file->fail(begin, compose("{} is no array of NumPy, which begins with \"\\x93NUMPY\"",
+                              column.empty() ? "it" : compose("\"{}\"", shown_text(column))));
   }
   const unsigned version = magic[6];
   if (version < 1 || version > 3) file->fail(begin + 6, compose("version {} of the format is not known", version));
@@ -22972,12 +23047,18 @@ auto TensorHeaderParser::read() -> std::vector<TensorHeader> {
     std::set<std::string> names;
     scanner_.read_object([&](const std::string& name) {
       if (!names.insert(name).second) scanner_.fail(compose("\"{}\" is there twice", name));
-      if (name == "__metadata__") return scanner_.skip_value();
+      if (find_invalid_utf8(name) < name.size()) scanner_.fail("the name of a tensor is not UTF-8");
+      if (name == "__metadata__") return skip_metadata();
       tensors.push_back({.name = name});
       read_tensor(tensors.back());
     });
     scanner_.expect_end();
     return tensors;
+  }
+
+auto TensorHeaderParser::skip_metadata() -> void {
+    std::string text;
+    scanner_.read_object([&](const std::string& /*key*/) { scanner_.read_text(text); });
   }
 
 auto TensorHeaderParser::read_tensor(TensorHeader& tensor) -> void {
@@ -23529,7 +23610,7 @@ auto TarShards::open_bytes(const std::string& name) const -> std::unique_ptr<Byt
   }
 
 auto TarShards::names_now() -> const std::vector<std::string>& {
-    if (names_.empty()) names_ = input_.expand();
+    if (names_.empty()) names_ = input_.expand_files();
     return names_;
   }
 
@@ -23562,7 +23643,7 @@ auto TarShards::find_suffixes() -> std::vector<std::string> {
         fault = error.what();  // another archive may tell what there is
       }
     }
-    throw DataError{fault};
+    throw DataError{compose("{}. None of the {} archives tells what they hold", fault, names_.size())};
   }
 
 auto TarShards::is_usually_text(std::string_view suffix) noexcept -> bool {

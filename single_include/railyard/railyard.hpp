@@ -721,9 +721,11 @@ inline void add_sums(std::span<double> to, std::span<const double> sums, std::st
   for (std::size_t at = 0; at < sums.size(); ++at) to[at] += sums[at];
 }
 
-/// Returns sums as a state, each rank's own. The sums must stay where they are while it is read.
-[[nodiscard]] inline State state_of_sums(std::span<const double> sums) {
+/// Returns the sums of a metric of that name as a state, each rank's own. They must stay where they are while it is
+/// read.
+[[nodiscard]] inline State state_of_sums(std::span<const double> sums, std::string_view what) {
   State state;
+  state.values.set("metric", std::string{what});
   state.is_own = true;
   state.tensors.push_back({.name = "sums",
                            .dtype = Dtype::f64,
@@ -734,8 +736,13 @@ inline void add_sums(std::span<double> to, std::span<const double> sums, std::st
                            }});
   return state;
 }
-/// Throws: DataError if the state has another number of sums.
+/// Throws: DataError if the state is another metric's, or has another number of sums.
 inline void load_sums(std::span<double> sums, const State& state, std::string_view what) {
+  const Value* metric = state.values.find("metric");  // older checkpoints do not say it
+  if (metric != nullptr && metric->as<std::string>() != what) {
+    throw DataError{
+        compose("the state of {} was given to {}: load what one like it has saved", metric->as<std::string>(), what)};
+  }
   const StateTensor* saved = state.find_tensor("sums");
   if (saved == nullptr || saved->dtype != Dtype::f64 || saved->count() != static_cast<std::int64_t>(sums.size())) {
     throw DataError{compose("a {} has {} sums and was given a state of {}: load what one of the same size has saved",
@@ -776,12 +783,15 @@ class Accuracy {
   void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
     if (labels.empty()) return;
     const std::size_t num_classes = scores.size() / labels.size();
-    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+    for (std::size_t sample = 0; sample < labels.size(); ++sample) {  // all are classes, or nothing is added
       if (labels[sample] == ignored_label) continue;
       if (labels[sample] < 0 || static_cast<std::size_t>(labels[sample]) >= num_classes) {
         throw DataError{detail::compose("Accuracy: sample {} of a batch has the label {}, but there are {} classes",
                                         sample, labels[sample], num_classes)};
       }
+    }
+    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+      if (labels[sample] == ignored_label) continue;
       const auto row = scores.subspan(sample * num_classes, num_classes);
       add_counts(place_of(static_cast<std::size_t>(labels[sample]), row) < options_.top_k ? 1 : 0, 1);
     }
@@ -810,7 +820,7 @@ class Accuracy {
   [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
   [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
+  [[nodiscard]] State state() const { return detail::state_of_sums(sums_, "Accuracy"); }
   void load_state(const State& state) { detail::load_sums(sums_, state, "Accuracy"); }
 
  private:
@@ -854,13 +864,8 @@ class Auc {
   };
 
   Auc() : Auc(Options{}) {}
-  /// Throws: ConfigError for no bins, or if low is not below high.
-  explicit Auc(Options options) : options_(options), counts_(2 * options.num_bins) {
-    if (options.num_bins > 0 && options.low < options.high) return;
-    throw ConfigError{
-        detail::compose("an Auc was to have {} bins from {} to {}: give it at least one bin, and low below high",
-                        options.num_bins, options.low, options.high)};
-  }
+  /// Throws: ConfigError for no bins or more than 2^30, or if low is not below high.
+  explicit Auc(Options options) : options_(checked(options)), counts_(2 * options.num_bins) {}
 
   /// Adds samples: 1 is a positive one, 0 a negative one, and ignored_label is left out.
   /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
@@ -872,15 +877,15 @@ class Auc {
           detail::compose("Auc::add() was given {} scores and {} labels: give it one of each for every sample",
                           scores.size(), labels.size())};
     }
-    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
-      if (labels[sample] == ignored_label) continue;
-      if (labels[sample] != 0 && labels[sample] != 1) {
-        throw DataError{
-            detail::compose("Auc: sample {} of a batch has the label {}: 0 and 1 are meant", sample, labels[sample])};
+    const auto visit = [&](const auto& count) {
+      for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+        if (labels[sample] != ignored_label) count(sample, static_cast<double>(scores[sample]));
       }
-      const std::size_t bin = bin_of(static_cast<double>(scores[sample]), sample);
-      counts_[static_cast<std::size_t>(labels[sample]) * options_.num_bins + bin] += 1;
-    }
+    };
+    visit([&](std::size_t sample, double score) { check(sample, labels[sample], score); });  // all, or nothing is added
+    visit([&](std::size_t sample, double score) {
+      counts_[static_cast<std::size_t>(labels[sample]) * options_.num_bins + bin_of(score)] += 1;
+    });
   }
   /// Adds the samples of a batch by their scores, and nothing of a batch whose size() is 0.
   /// Example: auc.add(torch::sigmoid(net(batch.data)), batch);  // see railyard/torch/metrics.hpp
@@ -889,8 +894,15 @@ class Auc {
   void add(const Outputs& outputs, const Samples& batch) {
     BatchAccess<Auc, Outputs, Samples>::add(*this, outputs, batch);
   }
-  /// Throws: ConfigError if the other one has another number of bins.
-  void merge(const Auc& other) { detail::add_sums(counts_, other.counts_, "Auc"); }
+  /// Throws: ConfigError if the other one has other bins.
+  void merge(const Auc& other) {
+    if (options_.low != other.options_.low || options_.high != other.options_.high) {
+      throw ConfigError{detail::compose(
+          "an Auc of scores from {} to {} cannot take in one of {} to {}: make both with the same limits", options_.low,
+          options_.high, other.options_.low, other.options_.high)};
+    }
+    detail::add_sums(counts_, other.counts_, "Auc");
+  }
   void reset() noexcept { std::fill(counts_.begin(), counts_.end(), 0.0); }
 
   /// The area; NaN while there are not both positive and negative samples.
@@ -922,16 +934,44 @@ class Auc {
   [[nodiscard]] std::span<double> sums() noexcept { return counts_; }
   [[nodiscard]] std::span<const double> sums() const noexcept { return counts_; }
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(counts_); }
-  void load_state(const State& state) { detail::load_sums(counts_, state, "Auc"); }
+  [[nodiscard]] State state() const {
+    State state = detail::state_of_sums(counts_, "Auc");
+    state.values.set("low", options_.low);
+    state.values.set("high", options_.high);
+    return state;
+  }
+  /// Throws: DataError for the state of another metric, or of one with other bins.
+  void load_state(const State& state) {
+    const Value* low = state.values.find("low");  // older checkpoints do not say them
+    const Value* high = state.values.find("high");
+    if (low != nullptr && high != nullptr && (low->number() != options_.low || high->number() != options_.high)) {
+      throw DataError{
+          detail::compose("an Auc of scores from {} to {} was given the state of one of {} to {}: make it "
+                          "with the same limits",
+                          options_.low, options_.high, low->number(), high->number())};
+    }
+    detail::load_sums(counts_, state, "Auc");
+  }
 
  private:
   [[nodiscard]] double negative(std::size_t bin) const noexcept { return counts_[bin]; }
   [[nodiscard]] double positive(std::size_t bin) const noexcept { return counts_[options_.num_bins + bin]; }
-  [[nodiscard]] std::size_t bin_of(double score, std::size_t sample) const {
+  [[nodiscard]] static const Options& checked(const Options& options) {
+    constexpr std::size_t most = std::size_t{1} << 30U;
+    if (options.num_bins > 0 && options.num_bins <= most && options.low < options.high) return options;
+    throw ConfigError{detail::compose(
+        "an Auc was to have {} bins from {} to {}: give it at least one bin, at most 2^30, and low below high",
+        options.num_bins, options.low, options.high)};
+  }
+  static void check(std::size_t sample, std::int64_t label, double score) {
+    if (label != 0 && label != 1) {
+      throw DataError{detail::compose("Auc: sample {} of a batch has the label {}: 0 and 1 are meant", sample, label)};
+    }
     if (detail::has_nan_bits(score)) {
       throw DataError{detail::compose("Auc: sample {} of a batch has the score NaN", sample)};
     }
+  }
+  [[nodiscard]] std::size_t bin_of(double score) const noexcept {
     const double place =
         (score - options_.low) / (options_.high - options_.low) * static_cast<double>(options_.num_bins);
     return static_cast<std::size_t>(std::clamp(place, 0.0, static_cast<double>(options_.num_bins - 1)));
@@ -1889,11 +1929,9 @@ namespace railyard::inline v0_1 {
 /// Counts samples by their class and the class they were taken for. A ratio of nothing is 0.
 class ConfusionMatrix {
  public:
-  /// Throws: ConfigError for no classes.
-  explicit ConfusionMatrix(std::size_t num_classes) : num_classes_(num_classes), counts_(num_classes * num_classes) {
-    if (num_classes == 0)
-      throw ConfigError{"a ConfusionMatrix was to have 0 classes: give it the number of classes that labels can have"};
-  }
+  /// Throws: ConfigError for no classes, and for more than 65,536, of which the counts would take 32 GiB.
+  explicit ConfusionMatrix(std::size_t num_classes)
+      : num_classes_(checked(num_classes)), counts_(num_classes * num_classes) {}
 
   /// Adds samples. Labels that are ignored_label are left out.
   /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
@@ -1904,11 +1942,15 @@ class ConfusionMatrix {
           "ConfusionMatrix::add() was given {} predictions and {} labels: give it one of each for every sample",
           predictions.size(), labels.size())};
     }
-    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
-      if (labels[sample] == ignored_label) continue;
-      const std::size_t label = index_of(labels[sample], "label");
-      counts_[label * num_classes_ + index_of(predictions[sample], "prediction")] += 1;
-    }
+    const auto visit = [&](const auto& count) {
+      for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+        if (labels[sample] == ignored_label) continue;
+        const std::size_t label = index_of(labels[sample], "label");
+        count(label * num_classes_ + index_of(predictions[sample], "prediction"));
+      }
+    };
+    visit([](std::size_t /*place*/) {});  // all are classes, or nothing is added
+    visit([this](std::size_t place) { counts_[place] += 1; });
   }
   /// Adds the samples of a batch by the scores of all classes, or by predictions, and nothing of a batch whose size()
   /// is 0. Example: matrix.add(net(batch.data), batch);  // see railyard/torch/metrics.hpp
@@ -1981,10 +2023,18 @@ class ConfusionMatrix {
   [[nodiscard]] std::span<double> sums() noexcept { return counts_; }
   [[nodiscard]] std::span<const double> sums() const noexcept { return counts_; }
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(counts_); }
+  [[nodiscard]] State state() const { return detail::state_of_sums(counts_, "ConfusionMatrix"); }
   void load_state(const State& state) { detail::load_sums(counts_, state, "ConfusionMatrix"); }
 
  private:
+  [[nodiscard]] static std::size_t checked(std::size_t num_classes) {
+    constexpr std::size_t most = 65'536;
+    if (num_classes > 0 && num_classes <= most) return num_classes;
+    throw ConfigError{
+        detail::compose("a ConfusionMatrix was to have {} classes: give it the number of classes that labels can have, "
+                        "1 to {}",
+                        num_classes, most)};
+  }
   [[nodiscard]] double at(std::size_t label, std::size_t prediction) const noexcept {
     return counts_[label * num_classes_ + prediction];
   }
@@ -3134,7 +3184,7 @@ class Perplexity {
   [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
   [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
+  [[nodiscard]] State state() const { return detail::state_of_sums(sums_, "Perplexity"); }
   void load_state(const State& state) { detail::load_sums(sums_, state, "Perplexity"); }
 
  private:
@@ -11273,21 +11323,35 @@ struct FileStamp {
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
+/// Throws: DataError that says why a path cannot be read.
+[[noreturn]] inline void refuse_file(const std::string& path, std::string_view why) {
+  std::error_code no_error;
+  throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path,
+                          std::filesystem::current_path(no_error).string(), why)};
+}
+/// Returns why a file cannot be read from any of its places, by its kind; empty if it can.
+[[nodiscard]] inline std::string fault_of_kind(const struct stat& status) {
+  if (S_ISREG(status.st_mode)) return {};
+  if (S_ISDIR(status.st_mode)) return explain_errno(EISDIR);
+  return "it is a pipe, a socket or a device, and data is read from any place, more than once: write it to a file";
+}
+/// Throws: DataError if there is no file of that path that can be read.
+inline void check_file(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) refuse_file(path, explain_errno(errno));
+  if (const std::string fault = fault_of_kind(status); !fault.empty()) refuse_file(path, fault);
+  if (::access(path.c_str(), R_OK) != 0) refuse_file(path, explain_errno(errno));
+}
+
 /// Reads a file from any of its places. Not by a mapping, which would end the program when the file is cut short.
 class FileBytes final : public ByteStream {
  public:
   explicit FileBytes(std::string path, std::uint64_t from = 0) : path_(std::move(path)), at_(from) {
-    file_ = Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    file_ = Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // of a pipe one would wait
     struct stat status {};
-    const bool is_open = file_.is_open() && ::fstat(file_.get(), &status) == 0;
-    if (is_open && !S_ISDIR(status.st_mode)) {
-      stamp_ = stamp_of(status);
-      return;
-    }
-    const int error = is_open ? EISDIR : errno;
-    std::error_code no_error;
-    throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path_,
-                            std::filesystem::current_path(no_error).string(), explain_errno(error))};
+    if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) refuse_file(path_, explain_errno(errno));
+    if (const std::string fault = fault_of_kind(status); !fault.empty()) refuse_file(path_, fault);
+    stamp_ = stamp_of(status);
   }
 
   [[nodiscard]] const FileStamp& stamp() const noexcept { return stamp_; }
@@ -14048,6 +14112,14 @@ class InputFiles {
     return files;
   }
 
+  /// The same after a look at each, for a name that is none is no damage that may be left out. Throws: DataError for a
+  /// path of no file that can be read, a directory or a pipe included; as expand().
+  [[nodiscard]] std::vector<std::string> expand_files() const {
+    std::vector<std::string> files = expand();
+    for (const std::string& path : files) detail::check_file(path);
+    return files;
+  }
+
  private:
   [[nodiscard]] static bool is_there(const std::string& path) {
     std::error_code no_error;
@@ -14267,7 +14339,7 @@ class RecordFiles {
   }
 
   const std::vector<std::string>& names_now() {
-    if (names_.empty()) names_ = input_.expand();
+    if (names_.empty()) names_ = input_.expand_files();
     return names_;
   }
   [[nodiscard]] bool has_records(const TextHead& head) const {
@@ -14283,7 +14355,11 @@ class RecordFiles {
       TextHead head{name, open_bytes(name)};
       const auto lines = std::count(head.text(), head.text() + head.size(), '\n');
       const bool is_enough = head.damage().empty() || (!options_.on_error.stops_at_once() && lines >= 2);
-      if (!is_enough && (options_.on_error.stops_at_once() || name == names_.back())) throw DataError{head.damage()};
+      if (!is_enough && options_.on_error.stops_at_once()) throw DataError{head.damage()};
+      if (!is_enough && name == names_.back()) {
+        throw DataError{compose("{}. That was the last of {} files, none of which tells what they hold", head.damage(),
+                                names_.size())};
+      }
       if (!is_enough) continue;  // another file may tell what there is
       if (!has_records(head)) {
         if (first_without.empty()) first_without = name;
@@ -37145,7 +37221,7 @@ class ArraySource {
     [[nodiscard]] detail::ArrayTable load() const {
       std::vector<std::vector<std::string>> paths;
       for (const ArrayFiles& list : lists) {
-        paths.push_back(list.files.expand());
+        paths.push_back(list.files.expand_files());
         if (paths.back().size() == paths.front().size()) continue;
         throw ConfigError{detail::compose("{}: there are {} files {} and {} files {}: name as many of each", name,
                                           paths.front().size(), lists.front().files.describe(), paths.back().size(),
@@ -37159,7 +37235,10 @@ class ArraySource {
         } catch (const DataError& error) {
           if (++damaged > options.on_error.max_skips()) throw;
           skips.raise_to(damaged);
-          if (table.empty() && file + 1 == paths.front().size()) throw;  // there is nothing left
+          if (table.empty() && file + 1 == paths.front().size()) {
+            throw DataError{detail::compose("{}. That was the last of {} files, none of which can be read",
+                                            error.what(), paths.front().size())};
+          }
         }
       }
       if (!options.label.empty()) {
@@ -39825,8 +39904,9 @@ namespace railyard::inline v0_1 {
 enum class Norm : std::uint8_t { l1, l2, max };
 
 /// Divides all numbers of a sample in the chosen columns by their norm. Learns nothing. Columns keep their dtype if
-/// that is a real one, else become f64. A sample of zeros stays as it is; one with a missing or infinite value is a
-/// DataError that names it.
+/// that is a real one, else become f64. A sample whose norm is below ten roundings of 1 (2.2e-15; 1.2e-6 where all
+/// columns are f32) stays as it is, as with scikit-learn; one with a missing or infinite value is a DataError that
+/// names it.
 class Normalizer {
  public:
   struct Options {
@@ -39856,8 +39936,9 @@ class Normalizer {
     const std::vector<double> norms = norms_of(fields, numbers, largest);  // in units of unit_of(largest)
     std::vector<Column> columns;
     for (std::size_t at = 0; at < fields.size(); ++at) {
-      visit_elements(numbers[at], fields[at],
-                     [&](std::size_t row, double& number) { number = number / unit_of(largest[row]) / norms[row]; });
+      visit_elements(numbers[at], fields[at], [&](std::size_t row, double& number) {
+        if (norms[row] != 0) number = number / unit_of(largest[row]) / norms[row];
+      });
       columns.push_back(detail::write_numbers(fields[at], numbers[at]));
     }
     return detail::with_columns(block, fields, std::move(columns));
@@ -39895,7 +39976,7 @@ class Normalizer {
     });
   }
 
-  // What to divide by, 1 for a sample of zeros; in units in which it is a number.
+  // What to divide by, in units in which it is a number; 0 for a sample that stays as it is.
   [[nodiscard]] std::vector<double> norms_of(const std::vector<Field>& fields,
                                              const std::vector<std::vector<double>>& numbers,
                                              const std::vector<double>& largest) const {
@@ -39906,11 +39987,15 @@ class Normalizer {
         sums[row] += options_.norm == Norm::l1 ? std::abs(value) : value * value;
       });
     }
+    const bool are_all_f32 =
+        std::all_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == Dtype::f32; });
+    const double shortest =
+        10 * (are_all_f32 ? double{std::numeric_limits<float>::epsilon()} : std::numeric_limits<double>::epsilon());
     std::vector<double> norms(largest.size());
     for (std::size_t row = 0; row < norms.size(); ++row) {
       const double sum = options_.norm == Norm::l2 ? std::sqrt(sums[row]) : sums[row];
       norms[row] = options_.norm == Norm::max ? largest[row] / unit_of(largest[row]) : sum;
-      if (norms[row] == 0) norms[row] = 1;
+      if (norms[row] * unit_of(largest[row]) < shortest) norms[row] = 0;
     }
     return norms;
   }
@@ -40057,7 +40142,8 @@ class NpyHeaderParser {
   constexpr std::uint64_t longest = std::uint64_t{1} << 20;
   const auto magic = file->read<8>(begin);
   if (std::string_view{reinterpret_cast<const char*>(magic.data()), 6} != "\x93NUMPY") {
-    file->fail(begin, "it is no array of NumPy, which begins with \"\\x93NUMPY\"");
+    file->fail(begin, compose("{} is no array of NumPy, which begins with \"\\x93NUMPY\"",
+                              column.empty() ? "it" : compose("\"{}\"", shown_text(column))));
   }
   const unsigned version = magic[6];
   if (version < 1 || version > 3) file->fail(begin + 6, compose("version {} of the format is not known", version));
@@ -40180,7 +40266,8 @@ class TensorHeaderParser {
     std::set<std::string> names;
     scanner_.read_object([&](const std::string& name) {
       if (!names.insert(name).second) scanner_.fail(compose("\"{}\" is there twice", name));
-      if (name == "__metadata__") return scanner_.skip_value();
+      if (find_invalid_utf8(name) < name.size()) scanner_.fail("the name of a tensor is not UTF-8");
+      if (name == "__metadata__") return skip_metadata();
       tensors.push_back({.name = name});
       read_tensor(tensors.back());
     });
@@ -40189,6 +40276,11 @@ class TensorHeaderParser {
   }
 
  private:
+  // Texts by name.
+  void skip_metadata() {
+    std::string text;
+    scanner_.read_object([&](const std::string& /*key*/) { scanner_.read_text(text); });
+  }
   void read_tensor(TensorHeader& tensor) {
     std::set<std::string> keys;
     scanner_.read_object([&](const std::string& key) {
@@ -41001,7 +41093,7 @@ class TarShards {
     return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
   }
   const std::vector<std::string>& names_now() {
-    if (names_.empty()) names_ = input_.expand();
+    if (names_.empty()) names_ = input_.expand_files();
     return names_;
   }
   [[nodiscard]] std::shared_ptr<const TarPlan> make_plan() {
@@ -41033,7 +41125,7 @@ class TarShards {
         fault = error.what();  // another archive may tell what there is
       }
     }
-    throw DataError{fault};
+    throw DataError{compose("{}. None of the {} archives tells what they hold", fault, names_.size())};
   }
   [[nodiscard]] static bool is_usually_text(std::string_view suffix) noexcept {
     constexpr std::array<std::string_view, 5> texts{"txt", "text", "json", "cls", "csv"};

@@ -37,12 +37,15 @@ class Accuracy {
   void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
     if (labels.empty()) return;
     const std::size_t num_classes = scores.size() / labels.size();
-    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+    for (std::size_t sample = 0; sample < labels.size(); ++sample) {  // all are classes, or nothing is added
       if (labels[sample] == ignored_label) continue;
       if (labels[sample] < 0 || static_cast<std::size_t>(labels[sample]) >= num_classes) {
         throw DataError{detail::compose("Accuracy: sample {} of a batch has the label {}, but there are {} classes",
                                         sample, labels[sample], num_classes)};
       }
+    }
+    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+      if (labels[sample] == ignored_label) continue;
       const auto row = scores.subspan(sample * num_classes, num_classes);
       add_counts(place_of(static_cast<std::size_t>(labels[sample]), row) < options_.top_k ? 1 : 0, 1);
     }
@@ -71,7 +74,7 @@ class Accuracy {
   [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
   [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
+  [[nodiscard]] State state() const { return detail::state_of_sums(sums_, "Accuracy"); }
   void load_state(const State& state) { detail::load_sums(sums_, state, "Accuracy"); }
 
  private:

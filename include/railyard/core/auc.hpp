@@ -31,13 +31,8 @@ class Auc {
   };
 
   Auc() : Auc(Options{}) {}
-  /// Throws: ConfigError for no bins, or if low is not below high.
-  explicit Auc(Options options) : options_(options), counts_(2 * options.num_bins) {
-    if (options.num_bins > 0 && options.low < options.high) return;
-    throw ConfigError{
-        detail::compose("an Auc was to have {} bins from {} to {}: give it at least one bin, and low below high",
-                        options.num_bins, options.low, options.high)};
-  }
+  /// Throws: ConfigError for no bins or more than 2^30, or if low is not below high.
+  explicit Auc(Options options) : options_(checked(options)), counts_(2 * options.num_bins) {}
 
   /// Adds samples: 1 is a positive one, 0 a negative one, and ignored_label is left out.
   /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
@@ -49,15 +44,15 @@ class Auc {
           detail::compose("Auc::add() was given {} scores and {} labels: give it one of each for every sample",
                           scores.size(), labels.size())};
     }
-    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
-      if (labels[sample] == ignored_label) continue;
-      if (labels[sample] != 0 && labels[sample] != 1) {
-        throw DataError{
-            detail::compose("Auc: sample {} of a batch has the label {}: 0 and 1 are meant", sample, labels[sample])};
+    const auto visit = [&](const auto& count) {
+      for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+        if (labels[sample] != ignored_label) count(sample, static_cast<double>(scores[sample]));
       }
-      const std::size_t bin = bin_of(static_cast<double>(scores[sample]), sample);
-      counts_[static_cast<std::size_t>(labels[sample]) * options_.num_bins + bin] += 1;
-    }
+    };
+    visit([&](std::size_t sample, double score) { check(sample, labels[sample], score); });  // all, or nothing is added
+    visit([&](std::size_t sample, double score) {
+      counts_[static_cast<std::size_t>(labels[sample]) * options_.num_bins + bin_of(score)] += 1;
+    });
   }
   /// Adds the samples of a batch by their scores, and nothing of a batch whose size() is 0.
   /// Example: auc.add(torch::sigmoid(net(batch.data)), batch);  // see railyard/torch/metrics.hpp
@@ -66,8 +61,15 @@ class Auc {
   void add(const Outputs& outputs, const Samples& batch) {
     BatchAccess<Auc, Outputs, Samples>::add(*this, outputs, batch);
   }
-  /// Throws: ConfigError if the other one has another number of bins.
-  void merge(const Auc& other) { detail::add_sums(counts_, other.counts_, "Auc"); }
+  /// Throws: ConfigError if the other one has other bins.
+  void merge(const Auc& other) {
+    if (options_.low != other.options_.low || options_.high != other.options_.high) {
+      throw ConfigError{detail::compose(
+          "an Auc of scores from {} to {} cannot take in one of {} to {}: make both with the same limits", options_.low,
+          options_.high, other.options_.low, other.options_.high)};
+    }
+    detail::add_sums(counts_, other.counts_, "Auc");
+  }
   void reset() noexcept { std::fill(counts_.begin(), counts_.end(), 0.0); }
 
   /// The area; NaN while there are not both positive and negative samples.
@@ -99,16 +101,44 @@ class Auc {
   [[nodiscard]] std::span<double> sums() noexcept { return counts_; }
   [[nodiscard]] std::span<const double> sums() const noexcept { return counts_; }
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(counts_); }
-  void load_state(const State& state) { detail::load_sums(counts_, state, "Auc"); }
+  [[nodiscard]] State state() const {
+    State state = detail::state_of_sums(counts_, "Auc");
+    state.values.set("low", options_.low);
+    state.values.set("high", options_.high);
+    return state;
+  }
+  /// Throws: DataError for the state of another metric, or of one with other bins.
+  void load_state(const State& state) {
+    const Value* low = state.values.find("low");  // older checkpoints do not say them
+    const Value* high = state.values.find("high");
+    if (low != nullptr && high != nullptr && (low->number() != options_.low || high->number() != options_.high)) {
+      throw DataError{
+          detail::compose("an Auc of scores from {} to {} was given the state of one of {} to {}: make it "
+                          "with the same limits",
+                          options_.low, options_.high, low->number(), high->number())};
+    }
+    detail::load_sums(counts_, state, "Auc");
+  }
 
  private:
   [[nodiscard]] double negative(std::size_t bin) const noexcept { return counts_[bin]; }
   [[nodiscard]] double positive(std::size_t bin) const noexcept { return counts_[options_.num_bins + bin]; }
-  [[nodiscard]] std::size_t bin_of(double score, std::size_t sample) const {
+  [[nodiscard]] static const Options& checked(const Options& options) {
+    constexpr std::size_t most = std::size_t{1} << 30U;
+    if (options.num_bins > 0 && options.num_bins <= most && options.low < options.high) return options;
+    throw ConfigError{detail::compose(
+        "an Auc was to have {} bins from {} to {}: give it at least one bin, at most 2^30, and low below high",
+        options.num_bins, options.low, options.high)};
+  }
+  static void check(std::size_t sample, std::int64_t label, double score) {
+    if (label != 0 && label != 1) {
+      throw DataError{detail::compose("Auc: sample {} of a batch has the label {}: 0 and 1 are meant", sample, label)};
+    }
     if (detail::has_nan_bits(score)) {
       throw DataError{detail::compose("Auc: sample {} of a batch has the score NaN", sample)};
     }
+  }
+  [[nodiscard]] std::size_t bin_of(double score) const noexcept {
     const double place =
         (score - options_.low) / (options_.high - options_.low) * static_cast<double>(options_.num_bins);
     return static_cast<std::size_t>(std::clamp(place, 0.0, static_cast<double>(options_.num_bins - 1)));

@@ -21,11 +21,9 @@ namespace railyard::inline v0_1 {
 /// Counts samples by their class and the class they were taken for. A ratio of nothing is 0.
 class ConfusionMatrix {
  public:
-  /// Throws: ConfigError for no classes.
-  explicit ConfusionMatrix(std::size_t num_classes) : num_classes_(num_classes), counts_(num_classes * num_classes) {
-    if (num_classes == 0)
-      throw ConfigError{"a ConfusionMatrix was to have 0 classes: give it the number of classes that labels can have"};
-  }
+  /// Throws: ConfigError for no classes, and for more than 65,536, of which the counts would take 32 GiB.
+  explicit ConfusionMatrix(std::size_t num_classes)
+      : num_classes_(checked(num_classes)), counts_(num_classes * num_classes) {}
 
   /// Adds samples. Labels that are ignored_label are left out.
   /// A batch whose size() is 0 has a sample all the same, another worker's, which must not be added here.
@@ -36,11 +34,15 @@ class ConfusionMatrix {
           "ConfusionMatrix::add() was given {} predictions and {} labels: give it one of each for every sample",
           predictions.size(), labels.size())};
     }
-    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
-      if (labels[sample] == ignored_label) continue;
-      const std::size_t label = index_of(labels[sample], "label");
-      counts_[label * num_classes_ + index_of(predictions[sample], "prediction")] += 1;
-    }
+    const auto visit = [&](const auto& count) {
+      for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+        if (labels[sample] == ignored_label) continue;
+        const std::size_t label = index_of(labels[sample], "label");
+        count(label * num_classes_ + index_of(predictions[sample], "prediction"));
+      }
+    };
+    visit([](std::size_t /*place*/) {});  // all are classes, or nothing is added
+    visit([this](std::size_t place) { counts_[place] += 1; });
   }
   /// Adds the samples of a batch by the scores of all classes, or by predictions, and nothing of a batch whose size()
   /// is 0. Example: matrix.add(net(batch.data), batch);  // see railyard/torch/metrics.hpp
@@ -113,10 +115,18 @@ class ConfusionMatrix {
   [[nodiscard]] std::span<double> sums() noexcept { return counts_; }
   [[nodiscard]] std::span<const double> sums() const noexcept { return counts_; }
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(counts_); }
+  [[nodiscard]] State state() const { return detail::state_of_sums(counts_, "ConfusionMatrix"); }
   void load_state(const State& state) { detail::load_sums(counts_, state, "ConfusionMatrix"); }
 
  private:
+  [[nodiscard]] static std::size_t checked(std::size_t num_classes) {
+    constexpr std::size_t most = 65'536;
+    if (num_classes > 0 && num_classes <= most) return num_classes;
+    throw ConfigError{
+        detail::compose("a ConfusionMatrix was to have {} classes: give it the number of classes that labels can have, "
+                        "1 to {}",
+                        num_classes, most)};
+  }
   [[nodiscard]] double at(std::size_t label, std::size_t prediction) const noexcept {
     return counts_[label * num_classes_ + prediction];
   }

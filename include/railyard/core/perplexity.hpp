@@ -48,7 +48,7 @@ class Perplexity {
   [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
   [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
 
-  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
+  [[nodiscard]] State state() const { return detail::state_of_sums(sums_, "Perplexity"); }
   void load_state(const State& state) { detail::load_sums(sums_, state, "Perplexity"); }
 
  private:

@@ -39,9 +39,11 @@ inline void add_sums(std::span<double> to, std::span<const double> sums, std::st
   for (std::size_t at = 0; at < sums.size(); ++at) to[at] += sums[at];
 }
 
-/// Returns sums as a state, each rank's own. The sums must stay where they are while it is read.
-[[nodiscard]] inline State state_of_sums(std::span<const double> sums) {
+/// Returns the sums of a metric of that name as a state, each rank's own. They must stay where they are while it is
+/// read.
+[[nodiscard]] inline State state_of_sums(std::span<const double> sums, std::string_view what) {
   State state;
+  state.values.set("metric", std::string{what});
   state.is_own = true;
   state.tensors.push_back({.name = "sums",
                            .dtype = Dtype::f64,
@@ -52,8 +54,13 @@ inline void add_sums(std::span<double> to, std::span<const double> sums, std::st
                            }});
   return state;
 }
-/// Throws: DataError if the state has another number of sums.
+/// Throws: DataError if the state is another metric's, or has another number of sums.
 inline void load_sums(std::span<double> sums, const State& state, std::string_view what) {
+  const Value* metric = state.values.find("metric");  // older checkpoints do not say it
+  if (metric != nullptr && metric->as<std::string>() != what) {
+    throw DataError{
+        compose("the state of {} was given to {}: load what one like it has saved", metric->as<std::string>(), what)};
+  }
   const StateTensor* saved = state.find_tensor("sums");
   if (saved == nullptr || saved->dtype != Dtype::f64 || saved->count() != static_cast<std::int64_t>(sums.size())) {
     throw DataError{compose("a {} has {} sums and was given a state of {}: load what one of the same size has saved",

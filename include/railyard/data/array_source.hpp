@@ -110,7 +110,7 @@ class ArraySource {
     [[nodiscard]] detail::ArrayTable load() const {
       std::vector<std::vector<std::string>> paths;
       for (const ArrayFiles& list : lists) {
-        paths.push_back(list.files.expand());
+        paths.push_back(list.files.expand_files());
         if (paths.back().size() == paths.front().size()) continue;
         throw ConfigError{detail::compose("{}: there are {} files {} and {} files {}: name as many of each", name,
                                           paths.front().size(), lists.front().files.describe(), paths.back().size(),
@@ -124,7 +124,10 @@ class ArraySource {
         } catch (const DataError& error) {
           if (++damaged > options.on_error.max_skips()) throw;
           skips.raise_to(damaged);
-          if (table.empty() && file + 1 == paths.front().size()) throw;  // there is nothing left
+          if (table.empty() && file + 1 == paths.front().size()) {
+            throw DataError{detail::compose("{}. That was the last of {} files, none of which can be read",
+                                            error.what(), paths.front().size())};
+          }
         }
       }
       if (!options.label.empty()) {

@@ -157,6 +157,14 @@ class InputFiles {
     return files;
   }
 
+  /// The same after a look at each, for a name that is none is no damage that may be left out. Throws: DataError for a
+  /// path of no file that can be read, a directory or a pipe included; as expand().
+  [[nodiscard]] std::vector<std::string> expand_files() const {
+    std::vector<std::string> files = expand();
+    for (const std::string& path : files) detail::check_file(path);
+    return files;
+  }
+
  private:
   [[nodiscard]] static bool is_there(const std::string& path) {
     std::error_code no_error;

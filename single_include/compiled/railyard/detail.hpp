@@ -8,9 +8,10 @@ namespace railyard::inline v0_1 {
 namespace detail {
 /// Throws: ConfigError if two metrics were not made alike.
 void add_sums(std::span<double> to, std::span<const double> sums, std::string_view what);
-/// Returns sums as a state, each rank's own. The sums must stay where they are while it is read.
-[[nodiscard]] State state_of_sums(std::span<const double> sums);
-/// Throws: DataError if the state has another number of sums.
+/// Returns the sums of a metric of that name as a state, each rank's own. They must stay where they are while it is
+/// read.
+[[nodiscard]] State state_of_sums(std::span<const double> sums, std::string_view what);
+/// Throws: DataError if the state is another metric's, or has another number of sums.
 void load_sums(std::span<double> sums, const State& state, std::string_view what);
 /// Returns 0 for a part of nothing, as scikit-learn does.
 [[nodiscard]] double ratio_of(double part, double whole) noexcept;
@@ -1134,6 +1135,12 @@ class StreamPoints {
 /// Steps over bytes, whatever is damaged of them, and returns how many: fewer than asked for only at the end, or where
 /// damage ends the stream.
 [[nodiscard]] std::uint64_t skip_past_damage(ByteStream& stream, std::uint64_t size);
+/// Throws: DataError that says why a path cannot be read.
+[[noreturn]] void refuse_file(const std::string& path, std::string_view why);
+/// Returns why a file cannot be read from any of its places, by its kind; empty if it can.
+[[nodiscard]] std::string fault_of_kind(const struct stat& status);
+/// Throws: DataError if there is no file of that path that can be read.
+void check_file(const std::string& path);
 /// Whether lines of a text end with carriage returns that are not within quotes, and none with a line feed; but for
 /// what it ends with. Of the begin of a longer text, whose first line may simply be long, only where there are many.
 [[nodiscard]] bool has_only_carriage_returns(std::string_view text, bool is_whole) noexcept;
@@ -5594,6 +5601,8 @@ class TensorHeaderParser {
   [[nodiscard]] std::vector<TensorHeader> read();
 
  private:
+  // Texts by name.
+  void skip_metadata();
   void read_tensor(TensorHeader& tensor);
   void read_numbers(std::vector<std::uint64_t>& numbers);
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/core/auc.hpp"
+#include "railyard/core/confusion_matrix.hpp"
 
 #include "support/catch.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -71,6 +75,16 @@ TEST_CASE("Auc: leaves padding out and refuses NaN, other labels and other sizes
   CHECK_THROWS_AS((ry::Auc{{.low = 1, .high = 1}}), ry::ConfigError);
   ry::Auc auc;
   CHECK_THROWS_AS(auc.merge(ry::Auc{{.num_bins = 3}}), ry::ConfigError);
+  CHECK_THROWS_AS((ry::Auc{{.num_bins = std::size_t{1} << 63U}}), ry::ConfigError);  // its double wraps
+  const ry::Auc other{{.num_bins = auc.sums().size() / 2, .low = -5, .high = 5}};
+  CHECK_THROWS_WITH(auc.merge(other), ContainsSubstring("scores from 0 to 1 cannot take in one of -5 to 5"));
+  CHECK_THROWS_WITH(auc.load_state(other.state()), ContainsSubstring("was given the state of one of -5 to 5"));
+  CHECK_THROWS_WITH(ry::Auc{{.num_bins = 2}}.load_state(ry::ConfusionMatrix{2}.state()),
+                    ContainsSubstring("the state of ConfusionMatrix was given to Auc"));
+  ry::Auc whole;
+  CHECK_THROWS_AS(whole.add(std::span{std::array{0.5F, 0.5F}}, std::span{std::array<std::int64_t, 2>{1, 2}}),
+                  ry::DataError);
+  CHECK(std::all_of(whole.sums().begin(), whole.sums().end(), [](double sum) { return sum == 0; }));
 }
 
 TEST_CASE("Auc: goes on from a saved state") {

@@ -54,6 +54,11 @@ TEST_CASE("ConfusionMatrix: leaves padding out and refuses what is no class") {
   CHECK_THROWS_AS(matrix.add({}, std::vector<std::int64_t>{0}), ry::ConfigError);
   CHECK_THROWS_AS(matrix.merge(ry::ConfusionMatrix{3}), ry::ConfigError);
   CHECK_THROWS_AS(ry::ConfusionMatrix{0}, ry::ConfigError);
+  for (const std::size_t many : {SIZE_MAX, std::size_t{1} << 32U, std::size_t{65'537}}) {  // products wrap
+    CHECK_THROWS_WITH(ry::ConfusionMatrix{many}, ContainsSubstring("1 to 65536"));
+  }
+  CHECK_THROWS_AS(matrix.add(std::vector<std::int64_t>{0, 2}, std::vector<std::int64_t>{0, 0}), ry::DataError);
+  CHECK(matrix.count(0, 0) == 0);  // nothing of a batch that is refused is added
 }
 
 TEST_CASE("ConfusionMatrix: goes on from a saved state of its size") {

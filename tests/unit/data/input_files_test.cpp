@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/data/input_files.hpp"
+#include "railyard/data/csv_source.hpp"
+#include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/npy_source.hpp"
+#include "railyard/data/on_error.hpp"
+#include "railyard/data/tar_source.hpp"
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <sys/stat.h>
 
 namespace ry = railyard;
 
@@ -43,6 +51,37 @@ TEST_CASE("InputFiles: braces stand for a range of numbers or a list of names, i
 TEST_CASE("InputFiles: refuses to be no files, and a pattern that matches none") {
   CHECK_THROWS_AS(ry::InputFiles{std::vector<std::string>{}}.expand(), ry::ConfigError);
   CHECK_THROWS_WITH(ry::InputFiles{"/nowhere/*.csv"}.expand(), ContainsSubstring("\"/nowhere/*.csv\""));
+}
+
+TEST_CASE(
+    "InputFiles: a name that is no file is an error, whatever damage may be left out, and nobody waits for a pipe") {
+  const TemporaryFolder folder;
+  const auto rows = folder.write("rows.csv", "a\n1\n");
+  const auto pipe = folder / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  for (const auto& [name, why] :
+       {std::pair{folder / "none", "No such file"}, std::pair{folder.path().string(), "Is a directory"},
+        std::pair{pipe, "it is a pipe, a socket or a device"}}) {
+    INFO(name);
+    CHECK_THROWS_WITH(ry::detail::FileBytes{name}, ContainsSubstring(why));
+    const ry::InputFiles files{rows, name};
+    CHECK_THROWS_WITH(files.expand_files(), ContainsSubstring(name) && ContainsSubstring(why));
+    const ry::CsvSource table{files, {.on_error = ry::OnError::skip()}};
+    CHECK_THROWS_WITH(table.schema(), ContainsSubstring(why));
+    const ry::NpySource arrays{{{"x", files}}, {.on_error = ry::OnError::skip()}};
+    CHECK_THROWS_WITH(arrays.schema(), ContainsSubstring(why));
+    const ry::TarSource shards{files, {.on_error = ry::OnError::skip()}};
+    CHECK_THROWS_WITH(shards.schema(), ContainsSubstring(why));
+  }
+}
+
+TEST_CASE("InputFiles: where none can be read, the error of the last says that it was") {
+  const TemporaryFolder folder;
+  const ry::InputFiles junk{folder.write("a", "junk"), folder.write("b", "junk")};
+  const ry::NpySource arrays{{{"x", junk}}, {.on_error = ry::OnError::skip()}};
+  CHECK_THROWS_WITH(arrays.schema(), ContainsSubstring("That was the last of 2 files, none of which can be read"));
+  const ry::TarSource shards{junk, {.on_error = ry::OnError::skip()}};
+  CHECK_THROWS_WITH(shards.schema(), ContainsSubstring("None of the 2 archives tells what they hold"));
 }
 
 TEST_CASE("InputFiles: describes itself in a few words") {

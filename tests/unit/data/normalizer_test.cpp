@@ -33,7 +33,21 @@ TEST_CASE("Normalizer: gives scikit-learn's values for each norm, and leaves zer
 }
 
 TEST_CASE("Normalizer: takes numbers whose squares do not fit") {
-  CHECK(are_near(values_of(normalized(ry::Norm::l2, {3e200, 3e-200}, {4e200, 4e-200}), "a"), {0.6, 0.6}));
+  CHECK(are_near(values_of(normalized(ry::Norm::l2, {3e200}, {4e200}), "a"), {0.6}));
+}
+
+// As sklearn.preprocessing.normalize, scikit-learn 1.9.1, does: for f32 it is f32's rounding that counts.
+TEST_CASE("Normalizer: leaves samples alone that are next to nothing") {
+  for (const ry::Norm norm : {ry::Norm::l1, ry::Norm::l2, ry::Norm::max}) {
+    CHECK(values_of(normalized(norm, {3e-200, 5e-311, 1e-16}, {4e-200, 0, 0}), "a") ==
+          std::vector<double>{3e-200, 5e-311, 1e-16});
+  }
+  CHECK(are_near(values_of(normalized(ry::Norm::l2, {3e-14}, {4e-14}), "a"), {0.6}));
+  const auto of_floats = [](float number) {
+    return values_of(ry::Normalizer{}.transform(Rows{}.numbers<float>("a", {number}).block()), "a").front();
+  };
+  CHECK(of_floats(1e-6F) == double{1e-6F});
+  CHECK(of_floats(2e-6F) == 1);
 }
 
 TEST_CASE("Normalizer: takes all elements of all columns together, and makes f64 of integers") {

@@ -459,7 +459,8 @@ TEMPLATE_TEST_CASE("Memory first: the newest checkpoint is taken from memory als
           if (worker.steps() == 4 && worker.attempt() == 0 && worker.rank() == 1) throw std::runtime_error{"a test"};
         }
       },
-      {.checkpoint = {.keep = 2, .synchronous = true}, .failure = {.max_failures = 3, .memory_percent = 0}});
+      {.checkpoint = {.keep = 2, .synchronous = true},
+       .failure = {.max_failures = 3, .memory_percent = 0, .max_failures_at_same_step = 4}});
   INFO(result.error());
   REQUIRE(result);
   CHECK(result.attempts().size() == 4);

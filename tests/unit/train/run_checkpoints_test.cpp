@@ -111,6 +111,18 @@ TEST_CASE("RunCheckpoints: one that is still being written when the next attempt
   }
 }
 
+TEST_CASE("RunCheckpoints: where all are gone, and none is in memory, a run does not begin anew") {
+  const Scratch scratch;
+  PoorGroup group;
+  BareRun run{scratch.path(), 1, group};
+  run.checkpoints.add(0, save_of(0, false), {}, 0);
+  REQUIRE(run.checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
+  run.checkpoints.note_outcomes(run.log, true);
+  CHECK(run.checkpoints.newest_in_memory().empty());  // this group keeps nothing
+  std::filesystem::remove_all(scratch.path() / "checkpoints");
+  CHECK_THROWS_WITH(run.checkpoints.go_back(false), ContainsSubstring("all that were there are gone"));
+}
+
 TEST_CASE("RunCheckpoints: the newest of a run is one that is whole, also if this program has written none") {
   const Scratch scratch;
   std::ofstream{scratch.path() / "run.json"} << "{}";

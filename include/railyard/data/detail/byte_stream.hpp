@@ -160,21 +160,35 @@ struct FileStamp {
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
+/// Throws: DataError that says why a path cannot be read.
+[[noreturn]] inline void refuse_file(const std::string& path, std::string_view why) {
+  std::error_code no_error;
+  throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path,
+                          std::filesystem::current_path(no_error).string(), why)};
+}
+/// Returns why a file cannot be read from any of its places, by its kind; empty if it can.
+[[nodiscard]] inline std::string fault_of_kind(const struct stat& status) {
+  if (S_ISREG(status.st_mode)) return {};
+  if (S_ISDIR(status.st_mode)) return explain_errno(EISDIR);
+  return "it is a pipe, a socket or a device, and data is read from any place, more than once: write it to a file";
+}
+/// Throws: DataError if there is no file of that path that can be read.
+inline void check_file(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) refuse_file(path, explain_errno(errno));
+  if (const std::string fault = fault_of_kind(status); !fault.empty()) refuse_file(path, fault);
+  if (::access(path.c_str(), R_OK) != 0) refuse_file(path, explain_errno(errno));
+}
+
 /// Reads a file from any of its places. Not by a mapping, which would end the program when the file is cut short.
 class FileBytes final : public ByteStream {
  public:
   explicit FileBytes(std::string path, std::uint64_t from = 0) : path_(std::move(path)), at_(from) {
-    file_ = Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    file_ = Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // of a pipe one would wait
     struct stat status {};
-    const bool is_open = file_.is_open() && ::fstat(file_.get(), &status) == 0;
-    if (is_open && !S_ISDIR(status.st_mode)) {
-      stamp_ = stamp_of(status);
-      return;
-    }
-    const int error = is_open ? EISDIR : errno;
-    std::error_code no_error;
-    throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path_,
-                            std::filesystem::current_path(no_error).string(), explain_errno(error))};
+    if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) refuse_file(path_, explain_errno(errno));
+    if (const std::string fault = fault_of_kind(status); !fault.empty()) refuse_file(path_, fault);
+    stamp_ = stamp_of(status);
   }
 
   [[nodiscard]] const FileStamp& stamp() const noexcept { return stamp_; }

@@ -151,7 +151,8 @@ class NpyHeaderParser {
   constexpr std::uint64_t longest = std::uint64_t{1} << 20;
   const auto magic = file->read<8>(begin);
   if (std::string_view{reinterpret_cast<const char*>(magic.data()), 6} != "\x93NUMPY") {
-    file->fail(begin, "it is no array of NumPy, which begins with \"\\x93NUMPY\"");
+    file->fail(begin, compose("{} is no array of NumPy, which begins with \"\\x93NUMPY\"",
+                              column.empty() ? "it" : compose("\"{}\"", shown_text(column))));
   }
   const unsigned version = magic[6];
   if (version < 1 || version > 3) file->fail(begin + 6, compose("version {} of the format is not known", version));

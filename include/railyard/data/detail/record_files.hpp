@@ -198,7 +198,7 @@ class RecordFiles {
   }
 
   const std::vector<std::string>& names_now() {
-    if (names_.empty()) names_ = input_.expand();
+    if (names_.empty()) names_ = input_.expand_files();
     return names_;
   }
   [[nodiscard]] bool has_records(const TextHead& head) const {
@@ -214,7 +214,11 @@ class RecordFiles {
       TextHead head{name, open_bytes(name)};
       const auto lines = std::count(head.text(), head.text() + head.size(), '\n');
       const bool is_enough = head.damage().empty() || (!options_.on_error.stops_at_once() && lines >= 2);
-      if (!is_enough && (options_.on_error.stops_at_once() || name == names_.back())) throw DataError{head.damage()};
+      if (!is_enough && options_.on_error.stops_at_once()) throw DataError{head.damage()};
+      if (!is_enough && name == names_.back()) {
+        throw DataError{compose("{}. That was the last of {} files, none of which tells what they hold", head.damage(),
+                                names_.size())};
+      }
       if (!is_enough) continue;  // another file may tell what there is
       if (!has_records(head)) {
         if (first_without.empty()) first_without = name;

@@ -90,7 +90,7 @@ class TarShards {
     return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
   }
   const std::vector<std::string>& names_now() {
-    if (names_.empty()) names_ = input_.expand();
+    if (names_.empty()) names_ = input_.expand_files();
     return names_;
   }
   [[nodiscard]] std::shared_ptr<const TarPlan> make_plan() {
@@ -122,7 +122,7 @@ class TarShards {
         fault = error.what();  // another archive may tell what there is
       }
     }
-    throw DataError{fault};
+    throw DataError{compose("{}. None of the {} archives tells what they hold", fault, names_.size())};
   }
   [[nodiscard]] static bool is_usually_text(std::string_view suffix) noexcept {
     constexpr std::array<std::string_view, 5> texts{"txt", "text", "json", "cls", "csv"};

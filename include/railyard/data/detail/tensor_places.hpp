@@ -7,6 +7,7 @@
 #include "railyard/data/detail/json_scanner.hpp"
 #include "railyard/data/detail/stored_element.hpp"
 #include "railyard/data/detail/stored_file.hpp"
+#include "railyard/data/detail/utf8.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/dtype.hpp"
@@ -62,7 +63,8 @@ class TensorHeaderParser {
     std::set<std::string> names;
     scanner_.read_object([&](const std::string& name) {
       if (!names.insert(name).second) scanner_.fail(compose("\"{}\" is there twice", name));
-      if (name == "__metadata__") return scanner_.skip_value();
+      if (find_invalid_utf8(name) < name.size()) scanner_.fail("the name of a tensor is not UTF-8");
+      if (name == "__metadata__") return skip_metadata();
       tensors.push_back({.name = name});
       read_tensor(tensors.back());
     });
@@ -71,6 +73,11 @@ class TensorHeaderParser {
   }
 
  private:
+  // Texts by name.
+  void skip_metadata() {
+    std::string text;
+    scanner_.read_object([&](const std::string& /*key*/) { scanner_.read_text(text); });
+  }
   void read_tensor(TensorHeader& tensor) {
     std::set<std::string> keys;
     scanner_.read_object([&](const std::string& key) {
