@@ -5,7 +5,6 @@
 #include "support/catch.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -82,8 +81,9 @@ TEST_CASE("Auc: leaves padding out and refuses NaN, other labels and other sizes
   CHECK_THROWS_WITH(ry::Auc{{.num_bins = 2}}.load_state(ry::ConfusionMatrix{2}.state()),
                     ContainsSubstring("the state of ConfusionMatrix was given to Auc"));
   ry::Auc whole;
-  CHECK_THROWS_AS(whole.add(std::span{std::array{0.5F, 0.5F}}, std::span{std::array<std::int64_t, 2>{1, 2}}),
-                  ry::DataError);
+  const std::vector<float> scores{0.5F, 0.5F};
+  const std::vector<std::int64_t> labels{1, 2};
+  CHECK_THROWS_AS(whole.add(std::span{scores}, std::span{labels}), ry::DataError);
   CHECK(std::all_of(whole.sums().begin(), whole.sums().end(), [](double sum) { return sum == 0; }));
 }
 
