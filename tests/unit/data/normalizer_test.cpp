@@ -44,7 +44,8 @@ TEST_CASE("Normalizer: leaves samples alone that are next to nothing") {
   }
   CHECK(are_near(values_of(normalized(ry::Norm::l2, {3e-14}, {4e-14}), "a"), {0.6}));
   const auto of_floats = [](float number) {
-    return values_of(ry::Normalizer{}.transform(Rows{}.numbers<float>("a", {number}).block()), "a").front();
+    return values_of(ry::Normalizer{{.columns = {"a"}}}.transform(Rows{}.numbers<float>("a", {number}).block()), "a")
+        .front();
   };
   CHECK(of_floats(1e-6F) == double{1e-6F});
   CHECK(of_floats(2e-6F) == 1);

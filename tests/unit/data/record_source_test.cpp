@@ -85,6 +85,13 @@ class MeasuredText final : public ry::detail::ByteStream {
   static inline std::size_t most_wanted = 0;
   static inline std::size_t furthest = 0;  // that was read
 
+  // A name has to be a file's; what is in it is not looked at.
+  [[nodiscard]] static ry::CompressedFiles files(const TemporaryFolder& folder) {
+    return {folder.write("measured.csv", ""), [](const std::string&) -> std::unique_ptr<ry::detail::ByteStream> {
+              return std::make_unique<MeasuredText>();
+            }};
+  }
+
   [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
     most_wanted = std::max(most_wanted, size);
     const std::size_t got = text.copy(to, size, at_);
@@ -160,9 +167,8 @@ TEST_CASE("RecordSource: gives several threads the same samples, though none has
 
 TEST_CASE("RecordStream: takes a small buffer for a small file, and reads on where a file says less than it has") {
   MeasuredText::text = rows_from(0, 5000);
-  const ry::CompressedFiles files{"measured.csv", [](const std::string&) -> std::unique_ptr<ry::detail::ByteStream> {
-                                    return std::make_unique<MeasuredText>();
-                                  }};
+  const TemporaryFolder folder;
+  const ry::CompressedFiles files = MeasuredText::files(folder);
   const std::uint64_t size = MeasuredText::text.size();
   for (const std::uint64_t told : {std::uint64_t{0}, std::uint64_t{1}, size / 2, size - 1, size, size + 1}) {
     MeasuredText::told = told;
@@ -203,9 +209,8 @@ TEST_CASE("RecordStream: goes on in the file where it was, without those before 
 
 TEST_CASE("RecordStream: reads of a record that is too long no more than shows that") {
   constexpr std::size_t most = std::size_t{1} << 20U;
-  const ry::CompressedFiles files{"measured.csv", [](const std::string&) -> std::unique_ptr<ry::detail::ByteStream> {
-                                    return std::make_unique<MeasuredText>();
-                                  }};
+  const TemporaryFolder folder;
+  const ry::CompressedFiles files = MeasuredText::files(folder);
   const ry::CsvSourceOptions options{.inference_rows = 2, .max_record_bytes = most};
   const auto read = [&] {
     MeasuredText::told = MeasuredText::text.size();
