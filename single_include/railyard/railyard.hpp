@@ -10628,10 +10628,11 @@ namespace detail {
 /// Finds the fields of a text of less than 4 GiB, 64 characters at once, and keeps where the separators are.
 class CsvCutter {
  public:
-  /// Is one record: its fields are those that separators first, first + 1, ... end.
+  /// Is one record: its fields are those that separators first, first + 1, ... end. No zeros at first: there is room
+  /// for far more of them than a text has most often, and what is not written takes no memory.
   struct Record {
-    std::uint32_t first = 0;
-    std::uint32_t num_fields = 0;
+    std::uint32_t first;
+    std::uint32_t num_fields;
   };
 
   /// quote: '\0' for none.

@@ -460,7 +460,7 @@ TEMPLATE_TEST_CASE("Memory first: the newest checkpoint is taken from memory als
         }
       },
       {.checkpoint = {.keep = 2, .synchronous = true},
-       .failure = {.max_failures = 3, .memory_percent = 0, .max_failures_at_same_step = 4}});
+       .failure = {.max_failures = 3, .max_failures_at_same_step = 4, .memory_percent = 0}});
   INFO(result.error());
   REQUIRE(result);
   CHECK(result.attempts().size() == 4);
