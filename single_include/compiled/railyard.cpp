@@ -1976,6 +1976,22 @@ int remove_all(Files& files, const std::filesystem::path& path) {
   return first;
 }
 
+}
+}
+
+namespace railyard::inline v0_1 {
+
+PartBytes::PartBytes(std::size_t size, Read read) : size_(size), read_(std::move(read)) {}
+
+auto PartBytes::read(std::size_t begin, std::size_t size) const -> std::span<const std::byte> {
+    return read_ ? read_(begin, size) : bytes_.subspan(begin, size);
+  }
+
+}
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
 RemovedError::RemovedError(const std::filesystem::path& file) : DataError{compose("{}: it has just been removed; take a newer checkpoint", file.string())} {}
 
 auto InputFile::open(
@@ -1999,12 +2015,15 @@ InputFile::InputFile(std::filesystem::path path, Descriptor file, std::shared_pt
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
 
-InputFile::InputFile(std::filesystem::path path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes), size_(bytes.size()) {}
+InputFile::InputFile(std::filesystem::path path, ReadPart part) : path_(std::move(path)), part_(std::move(part)), size_(part_.size) {}
 
 auto InputFile::descriptor() const noexcept -> int { return file_.get(); }
 
 auto InputFile::read(std::uint64_t begin, std::span<std::byte> to) const -> void {
-    if (!file_.is_open()) return copy(begin, to);
+    if (!file_.is_open()) {
+      if (begin <= size_ && to.size() <= size_ - begin) return part_.read(begin, to);
+      throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", size_));
+    }
     const std::size_t got = read_some(*files_, file_.get(), begin, to);
     if (got == to.size()) return;
     if (errno != 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
@@ -2028,13 +2047,6 @@ auto InputFile::checksum() const -> std::uint32_t {
       sum.add(part);
     }
     return sum.value();
-  }
-
-auto InputFile::copy(std::uint64_t begin, std::span<std::byte> to) const -> void {
-    if (begin > size_ || to.size() > size_ - begin) {
-      throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", size_));
-    }
-    std::copy_n(bytes_.data() + begin, to.size(), to.data());
   }
 
 auto InputFile::open_or_throw(Files& files, int directory, const std::string& name, int flags,
@@ -2579,12 +2591,12 @@ auto Checkpoint::peek(const std::filesystem::path& directory,
   }
 
 auto Checkpoint::in_memory(const std::filesystem::path& path, Manifest manifest,
-                                            const std::map<std::string, std::span<const std::byte>>& files) -> Checkpoint {
+                                            const std::map<std::string, ReadPart>& files) -> Checkpoint {
     auto contents = std::make_shared<Contents>();
     contents->path = path;
-    for (const auto& [name, bytes] : files) {
-      manifest.files.push_back({.name = name, .size = bytes.size()});
-      contents->in_memory[name] = std::make_shared<const detail::InputFile>(path / name, bytes);
+    for (const auto& [name, part] : files) {
+      manifest.files.push_back({.name = name, .size = part.size});
+      contents->in_memory[name] = std::make_shared<const detail::InputFile>(path / name, part);
     }
     contents->manifest = std::move(manifest);
     return Checkpoint{std::move(contents)};
@@ -2762,22 +2774,6 @@ auto SeenCheckpoints::look_at(const Checkpoint& checkpoint, const std::shared_pt
       return error.what();
     }
   }
-
-}
-}
-
-namespace railyard::inline v0_1 {
-
-PartBytes::PartBytes(std::size_t size, Read read) : size_(size), read_(std::move(read)) {}
-
-auto PartBytes::read(std::size_t begin, std::size_t size) const -> std::span<const std::byte> {
-    return read_ ? read_(begin, size) : bytes_.subspan(begin, size);
-  }
-
-}
-
-namespace railyard::inline v0_1 {
-namespace detail {
 
 PartFiles::PartFiles(Files& files, std::filesystem::path directory) : files_(files), path_(std::move(directory)) {}
 
@@ -11782,10 +11778,17 @@ auto SnapshotMemory::map(std::size_t size_bytes) -> std::span<std::byte> {
     return mapped_.first(size_bytes);
   }
 
-auto SnapshotMemory::view(std::size_t size_bytes) -> std::span<const std::byte> {
-    if (mapped_.size() >= size_bytes) return mapped_.first(size_bytes);
-    if (viewed_.size() < size_bytes) view_anew(size_bytes);
-    return viewed_.first(size_bytes);
+auto SnapshotMemory::read(std::size_t begin, std::span<std::byte> to) const -> void {
+    if (begin > size() || to.size() > size() - begin) {
+      throw Error{compose("a snapshot has {} bytes, and {} from byte {} on were to be read", size(), to.size(), begin)};
+    }
+    while (!to.empty()) {
+      const ssize_t got = ::pread(file_.get(), to.data(), to.size(), static_cast<off_t>(begin));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) throw Error{compose("a snapshot cannot be read: {}", explain_errno(got < 0 ? errno : EIO))};
+      begin += static_cast<std::size_t>(got);
+      to = to.subspan(static_cast<std::size_t>(got));
+    }
   }
 
 auto SnapshotMemory::empty() noexcept -> void {
@@ -11811,19 +11814,6 @@ auto SnapshotMemory::map_anew(std::size_t size_bytes) -> void {
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
   }
 
-auto SnapshotMemory::view_anew(std::size_t size_bytes) -> void {
-    const std::size_t there = size();
-    if (there < size_bytes) {
-      throw Error{compose("a snapshot has {} bytes, and {} of it were to be read", there, size_bytes)};
-    }
-    size_bytes = there;  // so that it is mapped once
-    unmap();
-    void* at = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file_.get(), 0);
-    if (at == MAP_FAILED) throw Error{compose("a snapshot cannot be read: {}", explain_errno(errno))};
-    ::madvise(at, size_bytes, MADV_DONTDUMP);
-    viewed_ = {static_cast<const std::byte*>(at), size_bytes};
-  }
-
 auto SnapshotMemory::grow(std::size_t former, std::size_t size_bytes) const -> void {
     const WriteSignalGuard<SIGXFSZ> guard;
     constexpr std::size_t most = std::size_t{16} << 20U;
@@ -11847,9 +11837,7 @@ auto SnapshotMemory::give_back(std::size_t from, std::size_t to) const noexcept 
 
 auto SnapshotMemory::unmap() noexcept -> void {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
-    if (!viewed_.empty()) ::munmap(const_cast<std::byte*>(viewed_.data()), viewed_.size());
     mapped_ = {};
-    viewed_ = {};
   }
 
 auto RankBlock::is_death(std::uint32_t life) noexcept -> bool { return (life & FUTEX_OWNER_DIED) != 0; }
@@ -11914,8 +11902,8 @@ auto GroupMemory::snapshot(int of_rank, int slot, std::size_t size_bytes) -> std
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
 
-auto GroupMemory::view_of_snapshot(int of_rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
-    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].view(size_bytes);
+auto GroupMemory::read_snapshot(int of_rank, int slot, std::size_t begin, std::span<std::byte> to) const -> void {
+    snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].read(begin, to);
   }
 
 auto GroupMemory::filled_snapshot(int of_rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
@@ -13073,8 +13061,8 @@ auto SharedLink::await_snapshot(int slot) -> void {
     }
   }
 
-auto SharedLink::held_snapshot(int rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
-    return memory_->view_of_snapshot(rank, slot, size_bytes);
+auto SharedLink::read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) -> void {
+    memory_->read_snapshot(rank, slot, begin, to);
   }
 
 auto SharedLink::post(std::span<const std::byte> message) -> void {
@@ -15775,10 +15763,13 @@ std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& imag
 }
 
 SavedMessage read_head(WorkerLink& link, int rank, int slot) {
+  constexpr std::uint64_t longest = std::uint64_t{1} << 20U;  // that a worker may post
   std::uint64_t size = 0;
-  std::memcpy(&size, link.held_snapshot(rank, slot, sizeof size).data(), sizeof size);
-  const auto head = link.held_snapshot(rank, slot, sizeof size + size);
-  return std::get<SavedMessage>(decode_message(head.subspan(sizeof size, size)));
+  link.read_snapshot(rank, slot, 0, std::as_writable_bytes(std::span{&size, 1}));
+  if (size > longest) throw DataError{"a snapshot in memory is damaged: its begin tells of no message"};
+  std::vector<std::byte> head(static_cast<std::size_t>(size));
+  link.read_snapshot(rank, slot, sizeof size, head);
+  return std::get<SavedMessage>(decode_message(head));
 }
 
 HeldState::HeldState(Worker& worker, WorkerLink& link, const std::vector<std::uint8_t>& slots) : worker_(&worker), link_(&link), saves_(slots.size()), first_ranks_(slots.size()) {
@@ -15841,11 +15832,16 @@ auto HeldState::check() const -> void {
     }
   }
 
+auto HeldState::part_of(int rank, int slot, std::uint64_t offset, std::uint64_t size) const -> ReadPart {
+    return {.size = size, .read = [link = link_, rank, slot, offset](std::uint64_t begin, std::span<std::byte> to) {
+              link->read_snapshot(rank, slot, static_cast<std::size_t>(offset + begin), to);
+            }};
+  }
+
 auto HeldState::add_files(int rank, int slot) -> void {
     const SavedMessage& save = saves_[index(rank)];
     if (save.files.empty()) return;
-    const auto bytes = link_->held_snapshot(rank, slot, save.files.back().offset + save.files.back().size);
-    for (const SavedFile& file : save.files) files_[file.name] = bytes.subspan(file.offset, file.size);
+    for (const SavedFile& file : save.files) files_[file.name] = part_of(rank, slot, file.offset, file.size);
   }
 
 auto HeldState::fetch_what_is_missing() -> void {
@@ -15858,14 +15854,14 @@ auto HeldState::fetch_what_is_missing() -> void {
       size = one.offset + one.size;
     }
     if (size > 0 && first_rank() == worker_->rank()) received_ = link_->take_snapshot(size, SnapshotKind::memory);
-    std::vector<std::byte> unwanted;
-    for (const Transfer& one : transfers) broadcast(one, unwanted);
+    std::vector<std::byte> piece;
+    for (const Transfer& one : transfers) broadcast(one, piece);
     std::vector<std::int32_t> slots(saves_.size());
     worker_->all_gather(buffer_of_value(received_.slot), buffer_of(slots));  // all have received
     if (size == 0) return;
-    const auto bytes = link_->held_snapshot(first_rank(), slots[index(first_rank())], size);
     for (const Transfer& one : transfers) {
-      if (one.is_for_us) files_[one.name] = bytes.subspan(one.offset, one.size);
+      if (!one.is_for_us) continue;
+      files_[one.name] = part_of(first_rank(), slots[index(first_rank())], one.offset, one.size);
     }
   }
 
@@ -15893,6 +15889,17 @@ auto HeldState::find_missing() const -> std::vector<Transfer> {
     return transfers;
   }
 
+auto HeldState::digest_of_file(const ReadPart& file) -> std::uint64_t {
+    std::vector<std::byte> piece(static_cast<std::size_t>(std::min<std::uint64_t>(piece_bytes, file.size)));
+    std::uint64_t digest = 0;
+    for (std::uint64_t begin = 0; begin < file.size; begin += piece.size()) {
+      piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), file.size - begin)));
+      file.read(begin, piece);
+      digest = quick_digest_of(piece, digest);
+    }
+    return digest;
+  }
+
 auto HeldState::compare(
       const std::map<std::string, std::map<int, std::size_t>>& holders) const -> std::map<std::string, std::vector<std::int64_t>> {
     std::vector<std::string> names;
@@ -15901,7 +15908,7 @@ auto HeldState::compare(
       if (ranks.size() < 2) continue;
       names.push_back(name);
       const bool is_here = ranks.count(worker_->rank()) > 0;
-      own.push_back(is_here ? static_cast<std::int64_t>(quick_digest_of(files_.at(name))) : 0);
+      own.push_back(is_here ? static_cast<std::int64_t>(digest_of_file(files_.at(name))) : 0);
     }
     std::map<std::string, std::vector<std::int64_t>> digests;
     if (names.empty()) return digests;
@@ -15914,15 +15921,15 @@ auto HeldState::compare(
     return digests;
   }
 
-auto HeldState::broadcast(const Transfer& one, std::vector<std::byte>& unwanted) -> void {
+auto HeldState::broadcast(const Transfer& one, std::vector<std::byte>& piece) -> void {
     const bool is_source = one.from == worker_->rank();
     const bool receives = one.is_for_us && received_.slot >= 0;
-    if (!is_source && !receives) unwanted.resize(std::max(unwanted.size(), std::min(piece_bytes, one.size)));
+    if (is_source || !receives) piece.resize(std::max(piece.size(), std::min(piece_bytes, one.size)));
     for (std::size_t begin = 0; begin < one.size; begin += piece_bytes) {
-      std::byte* at = unwanted.data();
-      if (receives) at = received_.bytes.data() + one.offset + begin;
-      if (is_source) at = const_cast<std::byte*>(files_.at(one.name).data()) + begin;  // there it is only read
-      worker_->broadcast({at, std::min(piece_bytes, one.size - begin), Dtype::u8, {}}, one.from);
+      const std::size_t size = std::min(piece_bytes, one.size - begin);
+      if (is_source) files_.at(one.name).read(begin, std::span{piece}.first(size));
+      std::byte* const at = !is_source && receives ? received_.bytes.data() + one.offset + begin : piece.data();
+      worker_->broadcast({at, size, Dtype::u8, {}}, one.from);
     }
   }
 
@@ -29723,8 +29730,8 @@ auto LaunchedLink::drop_snapshot(int slot) noexcept -> void { own_->drop_snapsho
 
 auto LaunchedLink::await_snapshot(int slot) -> void { own_->await_snapshot(slot); }
 
-auto LaunchedLink::held_snapshot(int rank, int slot, std::size_t size_bytes) -> std::span<const std::byte> {
-    return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
+auto LaunchedLink::read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) -> void {
+    own_->read_snapshot(rank - first_rank_, slot, begin, to);
   }
 
 auto LaunchedLink::sees_snapshots_of(int rank) const noexcept -> bool {

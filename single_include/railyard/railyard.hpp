@@ -2750,9 +2750,9 @@ class WorkerLink {
   virtual void drop_snapshot(int slot) noexcept = 0;
   /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
   virtual void await_snapshot(int slot) = 0;
-  /// Returns what a rank of an earlier start has put into a snapshot that the supervisor holds, at least so much of it.
-  /// Valid until the next call for the same snapshot.
-  [[nodiscard]] virtual std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Reads what a rank of an earlier start has put into a snapshot that the supervisor holds, from `begin` on. Throws:
+  /// Error if there is less.
+  virtual void read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) = 0;
   /// Whether that finds snapshots of the rank: where several processes look after workers, each has those of its own.
   [[nodiscard]] virtual bool sees_snapshots_of([[maybe_unused]] int rank) const noexcept { return true; }
 
@@ -2953,7 +2953,7 @@ class WorkerGroup {
     throw Error{"there is no process " + std::to_string(process) + " to send a request to: this one is alone"};
   }
 
-  /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
+  /// Whether every worker sees the snapshots of all ranks: see WorkerLink::read_snapshot().
   [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
   /// Whether as many workers as before, started again, find these snapshots, which the supervisor holds of each rank:
   /// every worker those of the ranks of its own process at least. Only after one ExitEvent per rank.
@@ -4396,6 +4396,53 @@ inline int remove_all(Files& files, const std::filesystem::path& path) {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/checkpoint/part_bytes.hpp
+// Where the bytes of one file of a checkpoint come from when it is written. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+/// A file of so many bytes or more goes past the system's cache, if its memory begins at a multiple of the block, which
+/// is that of nearly all disks or larger.
+inline constexpr std::size_t smallest_direct_bytes = std::size_t{1} << 20U;
+inline constexpr std::size_t direct_block_bytes = 4096;
+
+}  // namespace detail
+
+/// Is a file that lies somewhere else than in a file system: so many bytes, and a function that reads any of them.
+struct ReadPart {
+  std::uint64_t size = 0;
+  std::function<void(std::uint64_t begin, std::span<std::byte> to)> read{};
+};
+
+/// Is memory, or a function that brings any piece of what is not there: a piece at a time needs little memory.
+class PartBytes {
+ public:
+  /// Returns so many bytes from `begin` on, which stay until the next call. What it throws ends the commit.
+  using Read = std::function<std::span<const std::byte>(std::size_t begin, std::size_t size)>;
+
+  PartBytes() = default;
+  /// Takes bytes in memory, which must stay as they are until the commit is over.
+  template <std::convertible_to<std::span<const std::byte>> Bytes>
+  PartBytes(const Bytes& bytes) : bytes_(bytes), size_(bytes_.size()) {}
+  /// Has them read when they are written, once or, where writing fails, more often.
+  PartBytes(std::size_t size, Read read) : size_(size), read_(std::move(read)) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Returns a piece, which stays until the next call. Throws: what reading throws.
+  [[nodiscard]] std::span<const std::byte> read(std::size_t begin, std::size_t size) const {
+    return read_ ? read_(begin, size) : bytes_.subspan(begin, size);
+  }
+
+ private:
+  std::span<const std::byte> bytes_{};
+  std::size_t size_ = 0;
+  Read read_{};
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/checkpoint/detail/input_file.hpp
 // A file of a checkpoint to read from. Checkpoint room.
 
@@ -4439,9 +4486,9 @@ class InputFile {
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
 
-  /// Takes bytes for a file's, which must outlive it. path: what messages call it.
-  InputFile(std::filesystem::path path, std::span<const std::byte> bytes)
-      : path_(std::move(path)), bytes_(bytes), size_(bytes.size()) {}
+  /// Takes for a file what a function reads, of so many bytes. path: what messages call it.
+  InputFile(std::filesystem::path path, ReadPart part)
+      : path_(std::move(path)), part_(std::move(part)), size_(part_.size) {}
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
@@ -4449,7 +4496,10 @@ class InputFile {
 
   /// Reads the bytes from begin on. Throws: DataError if there are fewer.
   void read(std::uint64_t begin, std::span<std::byte> to) const {
-    if (!file_.is_open()) return copy(begin, to);
+    if (!file_.is_open()) {
+      if (begin <= size_ && to.size() <= size_ - begin) return part_.read(begin, to);
+      throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", size_));
+    }
     const std::size_t got = read_some(*files_, file_.get(), begin, to);
     if (got == to.size()) return;
     if (errno != 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
@@ -4477,13 +4527,6 @@ class InputFile {
   }
 
  private:
-  void copy(std::uint64_t begin, std::span<std::byte> to) const {
-    if (begin > size_ || to.size() > size_ - begin) {
-      throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", size_));
-    }
-    std::copy_n(bytes_.data() + begin, to.size(), to.data());
-  }
-
   static Descriptor open_or_throw(Files& files, int directory, const std::string& name, int flags,
                                   const std::filesystem::path& path) {
     const int fd = uninterrupted([&] { return files.open_at(directory, name.c_str(), flags); });
@@ -4498,7 +4541,7 @@ class InputFile {
   std::filesystem::path path_;
   std::shared_ptr<Files> files_{};  // of the open file
   Descriptor file_{};
-  std::span<const std::byte> bytes_{};  // without a file
+  ReadPart part_{};  // without a file
   std::uint64_t size_ = 0;
 };
 
@@ -5270,15 +5313,15 @@ class Checkpoint {
     return Checkpoint{std::move(contents)};
   }
 
-  /// Is a checkpoint that was never written: the files are in memory which must outlive it. path: what messages call
-  /// it.
+  /// Is a checkpoint that was never written: the files are read from memory which must outlive it. path: what messages
+  /// call it.
   [[nodiscard]] static Checkpoint in_memory(const std::filesystem::path& path, Manifest manifest,
-                                            const std::map<std::string, std::span<const std::byte>>& files) {
+                                            const std::map<std::string, ReadPart>& files) {
     auto contents = std::make_shared<Contents>();
     contents->path = path;
-    for (const auto& [name, bytes] : files) {
-      manifest.files.push_back({.name = name, .size = bytes.size()});
-      contents->in_memory[name] = std::make_shared<const detail::InputFile>(path / name, bytes);
+    for (const auto& [name, part] : files) {
+      manifest.files.push_back({.name = name, .size = part.size});
+      contents->in_memory[name] = std::make_shared<const detail::InputFile>(path / name, part);
     }
     contents->manifest = std::move(manifest);
     return Checkpoint{std::move(contents)};
@@ -5538,47 +5581,6 @@ class SeenCheckpoints {
 };
 
 }  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/checkpoint/part_bytes.hpp
-// Where the bytes of one file of a checkpoint come from when it is written. Checkpoint room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-/// A file of so many bytes or more goes past the system's cache, if its memory begins at a multiple of the block, which
-/// is that of nearly all disks or larger.
-inline constexpr std::size_t smallest_direct_bytes = std::size_t{1} << 20U;
-inline constexpr std::size_t direct_block_bytes = 4096;
-
-}  // namespace detail
-
-/// Is memory, or a function that brings any piece of what is not there: a piece at a time needs little memory.
-class PartBytes {
- public:
-  /// Returns so many bytes from `begin` on, which stay until the next call. What it throws ends the commit.
-  using Read = std::function<std::span<const std::byte>(std::size_t begin, std::size_t size)>;
-
-  PartBytes() = default;
-  /// Takes bytes in memory, which must stay as they are until the commit is over.
-  template <std::convertible_to<std::span<const std::byte>> Bytes>
-  PartBytes(const Bytes& bytes) : bytes_(bytes), size_(bytes_.size()) {}
-  /// Has them read when they are written, once or, where writing fails, more often.
-  PartBytes(std::size_t size, Read read) : size_(size), read_(std::move(read)) {}
-
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// Returns a piece, which stays until the next call. Throws: what reading throws.
-  [[nodiscard]] std::span<const std::byte> read(std::size_t begin, std::size_t size) const {
-    return read_ ? read_(begin, size) : bytes_.subspan(begin, size);
-  }
-
- private:
-  std::span<const std::byte> bytes_{};
-  std::size_t size_ = 0;
-  Read read_{};
-};
-
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/checkpoint/detail/part_files.hpp
@@ -22066,12 +22068,19 @@ class SnapshotMemory {
     return mapped_.first(size_bytes);
   }
 
-  /// Returns the first size_bytes of what is there to a process that only reads it, perhaps once: pages are mapped,
-  /// many at a time, when they are read. Throws: Error if the system does not map it.
-  [[nodiscard]] std::span<const std::byte> view(std::size_t size_bytes) {
-    if (mapped_.size() >= size_bytes) return mapped_.first(size_bytes);
-    if (viewed_.size() < size_bytes) view_anew(size_bytes);
-    return viewed_.first(size_bytes);
+  /// Reads what is there from `begin` on. Not by a mapping: whoever reads once would pay more for making and ending it
+  /// than for the bytes. May be called while others read. Throws: Error if there is less.
+  void read(std::size_t begin, std::span<std::byte> to) const {
+    if (begin > size() || to.size() > size() - begin) {
+      throw Error{compose("a snapshot has {} bytes, and {} from byte {} on were to be read", size(), to.size(), begin)};
+    }
+    while (!to.empty()) {
+      const ssize_t got = ::pread(file_.get(), to.data(), to.size(), static_cast<off_t>(begin));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) throw Error{compose("a snapshot cannot be read: {}", explain_errno(got < 0 ? errno : EIO))};
+      begin += static_cast<std::size_t>(got);
+      to = to.subspan(static_cast<std::size_t>(got));
+    }
   }
 
   /// Gives all of it back to the system.
@@ -22097,19 +22106,6 @@ class SnapshotMemory {
     }
     ::madvise(at, size_bytes, MADV_DONTDUMP);
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
-  }
-
-  void view_anew(std::size_t size_bytes) {
-    const std::size_t there = size();
-    if (there < size_bytes) {
-      throw Error{compose("a snapshot has {} bytes, and {} of it were to be read", there, size_bytes)};
-    }
-    size_bytes = there;  // so that it is mapped once
-    unmap();
-    void* at = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file_.get(), 0);
-    if (at == MAP_FAILED) throw Error{compose("a snapshot cannot be read: {}", explain_errno(errno))};
-    ::madvise(at, size_bytes, MADV_DONTDUMP);
-    viewed_ = {static_cast<const std::byte*>(at), size_bytes};
   }
 
   // In pieces, so that it comes to an end although signals interrupt it.
@@ -22138,15 +22134,12 @@ class SnapshotMemory {
 
   void unmap() noexcept {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
-    if (!viewed_.empty()) ::munmap(const_cast<std::byte*>(viewed_.data()), viewed_.size());
     mapped_ = {};
-    viewed_ = {};
   }
 
   Descriptor file_;
   std::atomic<int> number_of_file_{-1};
   std::span<std::byte> mapped_{};
-  std::span<const std::byte> viewed_{};
 };
 
 }  // namespace detail
@@ -22272,9 +22265,9 @@ class GroupMemory {
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
-  /// The same for a worker that goes on from it: it reads it once.
-  [[nodiscard]] std::span<const std::byte> view_of_snapshot(int of_rank, int slot, std::size_t size_bytes) {
-    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].view(size_bytes);
+  /// Reads from it without a mapping, for a worker that goes on from it. Throws: Error if there is less.
+  void read_snapshot(int of_rank, int slot, std::size_t begin, std::span<std::byte> to) const {
+    snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].read(begin, to);
   }
   /// The same for the supervisor, who reads it. Throws: Error if the snapshot is nobody's, as in memory that is new.
   [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes) {
@@ -23829,8 +23822,8 @@ class SharedLink final : public WorkerLink {
     }
   }
 
-  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return memory_->view_of_snapshot(rank, slot, size_bytes);
+  void read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) override {
+    memory_->read_snapshot(rank, slot, begin, to);
   }
 
   void post(std::span<const std::byte> message) override {
@@ -28311,10 +28304,13 @@ namespace detail {
 
 /// Returns the message of a snapshot that a rank of an earlier start has written.
 [[nodiscard]] inline SavedMessage read_head(WorkerLink& link, int rank, int slot) {
+  constexpr std::uint64_t longest = std::uint64_t{1} << 20U;  // that a worker may post
   std::uint64_t size = 0;
-  std::memcpy(&size, link.held_snapshot(rank, slot, sizeof size).data(), sizeof size);
-  const auto head = link.held_snapshot(rank, slot, sizeof size + size);
-  return std::get<SavedMessage>(decode_message(head.subspan(sizeof size, size)));
+  link.read_snapshot(rank, slot, 0, std::as_writable_bytes(std::span{&size, 1}));
+  if (size > longest) throw DataError{"a snapshot in memory is damaged: its begin tells of no message"};
+  std::vector<std::byte> head(static_cast<std::size_t>(size));
+  link.read_snapshot(rank, slot, sizeof size, head);
+  return std::get<SavedMessage>(decode_message(head));
 }
 
 /// Is what all ranks of an earlier start have put into their snapshots as one state. All ranks make it together.
@@ -28396,11 +28392,16 @@ class HeldState {
     }
   }
 
+  [[nodiscard]] ReadPart part_of(int rank, int slot, std::uint64_t offset, std::uint64_t size) const {
+    return {.size = size, .read = [link = link_, rank, slot, offset](std::uint64_t begin, std::span<std::byte> to) {
+              link->read_snapshot(rank, slot, static_cast<std::size_t>(offset + begin), to);
+            }};
+  }
+
   void add_files(int rank, int slot) {
     const SavedMessage& save = saves_[index(rank)];
     if (save.files.empty()) return;
-    const auto bytes = link_->held_snapshot(rank, slot, save.files.back().offset + save.files.back().size);
-    for (const SavedFile& file : save.files) files_[file.name] = bytes.subspan(file.offset, file.size);
+    for (const SavedFile& file : save.files) files_[file.name] = part_of(rank, slot, file.offset, file.size);
   }
 
   // What all ranks have each process has from its first rank. It may be other bytes than rank 0's, such as statistics
@@ -28415,14 +28416,14 @@ class HeldState {
       size = one.offset + one.size;
     }
     if (size > 0 && first_rank() == worker_->rank()) received_ = link_->take_snapshot(size, SnapshotKind::memory);
-    std::vector<std::byte> unwanted;
-    for (const Transfer& one : transfers) broadcast(one, unwanted);
+    std::vector<std::byte> piece;
+    for (const Transfer& one : transfers) broadcast(one, piece);
     std::vector<std::int32_t> slots(saves_.size());
     worker_->all_gather(buffer_of_value(received_.slot), buffer_of(slots));  // all have received
     if (size == 0) return;
-    const auto bytes = link_->held_snapshot(first_rank(), slots[index(first_rank())], size);
     for (const Transfer& one : transfers) {
-      if (one.is_for_us) files_[one.name] = bytes.subspan(one.offset, one.size);
+      if (!one.is_for_us) continue;
+      files_[one.name] = part_of(first_rank(), slots[index(first_rank())], one.offset, one.size);
     }
   }
 
@@ -28450,6 +28451,17 @@ class HeldState {
     return transfers;
   }
 
+  [[nodiscard]] static std::uint64_t digest_of_file(const ReadPart& file) {
+    std::vector<std::byte> piece(static_cast<std::size_t>(std::min<std::uint64_t>(piece_bytes, file.size)));
+    std::uint64_t digest = 0;
+    for (std::uint64_t begin = 0; begin < file.size; begin += piece.size()) {
+      piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), file.size - begin)));
+      file.read(begin, piece);
+      digest = quick_digest_of(piece, digest);
+    }
+    return digest;
+  }
+
   // Returns digests, by rank, of those files that several ranks have.
   [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> compare(
       const std::map<std::string, std::map<int, std::size_t>>& holders) const {
@@ -28459,7 +28471,7 @@ class HeldState {
       if (ranks.size() < 2) continue;
       names.push_back(name);
       const bool is_here = ranks.count(worker_->rank()) > 0;
-      own.push_back(is_here ? static_cast<std::int64_t>(quick_digest_of(files_.at(name))) : 0);
+      own.push_back(is_here ? static_cast<std::int64_t>(digest_of_file(files_.at(name))) : 0);
     }
     std::map<std::string, std::vector<std::int64_t>> digests;
     if (names.empty()) return digests;
@@ -28472,16 +28484,16 @@ class HeldState {
     return digests;
   }
 
-  // unwanted: for the pieces that this rank takes part in, and does not need.
-  void broadcast(const Transfer& one, std::vector<std::byte>& unwanted) {
+  // piece: for what this rank reads, or takes part in and does not need.
+  void broadcast(const Transfer& one, std::vector<std::byte>& piece) {
     const bool is_source = one.from == worker_->rank();
     const bool receives = one.is_for_us && received_.slot >= 0;
-    if (!is_source && !receives) unwanted.resize(std::max(unwanted.size(), std::min(piece_bytes, one.size)));
+    if (is_source || !receives) piece.resize(std::max(piece.size(), std::min(piece_bytes, one.size)));
     for (std::size_t begin = 0; begin < one.size; begin += piece_bytes) {
-      std::byte* at = unwanted.data();
-      if (receives) at = received_.bytes.data() + one.offset + begin;
-      if (is_source) at = const_cast<std::byte*>(files_.at(one.name).data()) + begin;  // there it is only read
-      worker_->broadcast({at, std::min(piece_bytes, one.size - begin), Dtype::u8, {}}, one.from);
+      const std::size_t size = std::min(piece_bytes, one.size - begin);
+      if (is_source) files_.at(one.name).read(begin, std::span{piece}.first(size));
+      std::byte* const at = !is_source && receives ? received_.bytes.data() + one.offset + begin : piece.data();
+      worker_->broadcast({at, size, Dtype::u8, {}}, one.from);
     }
   }
 
@@ -28489,7 +28501,7 @@ class HeldState {
   WorkerLink* link_;
   std::vector<SavedMessage> saves_;        // by rank
   std::vector<std::int32_t> first_ranks_;  // of the process of each rank
-  std::map<std::string, std::span<const std::byte>> files_{};
+  std::map<std::string, ReadPart> files_{};
   Snapshot received_{};  // for all ranks of the process, if this is the first of them
 };
 
@@ -49593,8 +49605,8 @@ class LaunchedLink final : public WorkerLink {
   }
   void drop_snapshot(int slot) noexcept override { own_->drop_snapshot(slot); }
   void await_snapshot(int slot) override { own_->await_snapshot(slot); }
-  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
+  void read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) override {
+    own_->read_snapshot(rank - first_rank_, slot, begin, to);
   }
   [[nodiscard]] bool sees_snapshots_of(int rank) const noexcept override {
     return rank >= first_rank_ && rank - first_rank_ < own_->world().size;

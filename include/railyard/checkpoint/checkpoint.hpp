@@ -71,15 +71,15 @@ class Checkpoint {
     return Checkpoint{std::move(contents)};
   }
 
-  /// Is a checkpoint that was never written: the files are in memory which must outlive it. path: what messages call
-  /// it.
+  /// Is a checkpoint that was never written: the files are read from memory which must outlive it. path: what messages
+  /// call it.
   [[nodiscard]] static Checkpoint in_memory(const std::filesystem::path& path, Manifest manifest,
-                                            const std::map<std::string, std::span<const std::byte>>& files) {
+                                            const std::map<std::string, ReadPart>& files) {
     auto contents = std::make_shared<Contents>();
     contents->path = path;
-    for (const auto& [name, bytes] : files) {
-      manifest.files.push_back({.name = name, .size = bytes.size()});
-      contents->in_memory[name] = std::make_shared<const detail::InputFile>(path / name, bytes);
+    for (const auto& [name, part] : files) {
+      manifest.files.push_back({.name = name, .size = part.size});
+      contents->in_memory[name] = std::make_shared<const detail::InputFile>(path / name, part);
     }
     contents->manifest = std::move(manifest);
     return Checkpoint{std::move(contents)};

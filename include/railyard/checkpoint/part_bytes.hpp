@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <utility>
@@ -20,6 +21,12 @@ inline constexpr std::size_t smallest_direct_bytes = std::size_t{1} << 20U;
 inline constexpr std::size_t direct_block_bytes = 4096;
 
 }  // namespace detail
+
+/// Is a file that lies somewhere else than in a file system: so many bytes, and a function that reads any of them.
+struct ReadPart {
+  std::uint64_t size = 0;
+  std::function<void(std::uint64_t begin, std::span<std::byte> to)> read{};
+};
 
 /// Is memory, or a function that brings any piece of what is not there: a piece at a time needs little memory.
 class PartBytes {

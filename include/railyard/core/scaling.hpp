@@ -88,9 +88,9 @@ class WorkerLink {
   virtual void drop_snapshot(int slot) noexcept = 0;
   /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
   virtual void await_snapshot(int slot) = 0;
-  /// Returns what a rank of an earlier start has put into a snapshot that the supervisor holds, at least so much of it.
-  /// Valid until the next call for the same snapshot.
-  [[nodiscard]] virtual std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Reads what a rank of an earlier start has put into a snapshot that the supervisor holds, from `begin` on. Throws:
+  /// Error if there is less.
+  virtual void read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) = 0;
   /// Whether that finds snapshots of the rank: where several processes look after workers, each has those of its own.
   [[nodiscard]] virtual bool sees_snapshots_of([[maybe_unused]] int rank) const noexcept { return true; }
 
@@ -291,7 +291,7 @@ class WorkerGroup {
     throw Error{"there is no process " + std::to_string(process) + " to send a request to: this one is alone"};
   }
 
-  /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
+  /// Whether every worker sees the snapshots of all ranks: see WorkerLink::read_snapshot().
   [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
   /// Whether as many workers as before, started again, find these snapshots, which the supervisor holds of each rank:
   /// every worker those of the ranks of its own process at least. Only after one ExitEvent per rank.

@@ -215,6 +215,10 @@ void sync_directory(Files& files, const std::filesystem::path& path);
 /// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
 /// the same.
 int remove_all(Files& files, const std::filesystem::path& path);
+/// A file of so many bytes or more goes past the system's cache, if its memory begins at a multiple of the block, which
+/// is that of nearly all disks or larger.
+inline constexpr std::size_t smallest_direct_bytes = std::size_t{1} << 20U;
+inline constexpr std::size_t direct_block_bytes = 4096;
 /// Says that a checkpoint is no longer one, since its program keeps newer ones.
 class RemovedError : public DataError {
  public:
@@ -359,10 +363,6 @@ void check_range(std::int64_t begin, std::int64_t end, std::int64_t count);
 [[nodiscard]] std::vector<StateTensor> tensors_in(const std::shared_ptr<const InputFile>& file);
 /// Throws: Damage.
 [[nodiscard]] std::vector<PiecePlace> read_piece_places(const Json& json);
-/// A file of so many bytes or more goes past the system's cache, if its memory begins at a multiple of the block, which
-/// is that of nearly all disks or larger.
-inline constexpr std::size_t smallest_direct_bytes = std::size_t{1} << 20U;
-inline constexpr std::size_t direct_block_bytes = 4096;
 /// Returns the score, larger is better; nothing if there is none, or it is NaN or no number.
 [[nodiscard]] std::optional<double> score_of(const Manifest& manifest, const Retention& retention);
 /// Returns the checkpoints, which are given oldest first, in the order of their worth: the best first, of equals the
@@ -2771,7 +2771,7 @@ class SharedLink final : public WorkerLink {
 
   void await_snapshot(int slot) override;
 
-  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override;
+  void read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) override;
 
   void post(std::span<const std::byte> message) override;
 
@@ -3184,6 +3184,8 @@ class HeldState {
 
   void check() const;
 
+  [[nodiscard]] ReadPart part_of(int rank, int slot, std::uint64_t offset, std::uint64_t size) const;
+
   void add_files(int rank, int slot);
 
   // What all ranks have each process has from its first rank. It may be other bytes than rank 0's, such as statistics
@@ -3192,18 +3194,20 @@ class HeldState {
 
   [[nodiscard]] std::vector<Transfer> find_missing() const;
 
+  [[nodiscard]] static std::uint64_t digest_of_file(const ReadPart& file);
+
   // Returns digests, by rank, of those files that several ranks have.
   [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> compare(
       const std::map<std::string, std::map<int, std::size_t>>& holders) const;
 
-  // unwanted: for the pieces that this rank takes part in, and does not need.
-  void broadcast(const Transfer& one, std::vector<std::byte>& unwanted);
+  // piece: for what this rank reads, or takes part in and does not need.
+  void broadcast(const Transfer& one, std::vector<std::byte>& piece);
 
   Worker* worker_;
   WorkerLink* link_;
   std::vector<SavedMessage> saves_;        // by rank
   std::vector<std::int32_t> first_ranks_;  // of the process of each rank
-  std::map<std::string, std::span<const std::byte>> files_;
+  std::map<std::string, ReadPart> files_;
   Snapshot received_{};  // for all ranks of the process, if this is the first of them
 };
 /// Whether the attempt that began so has gone on from memory, and ended no step: what it takes to have the state there
@@ -7146,7 +7150,7 @@ class LaunchedLink final : public WorkerLink {
   [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept override;
   void drop_snapshot(int slot) noexcept override;
   void await_snapshot(int slot) override;
-  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override;
+  void read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) override;
   [[nodiscard]] bool sees_snapshots_of(int rank) const noexcept override;
 
   void post(std::span<const std::byte> message) override;

@@ -2012,9 +2012,9 @@ class WorkerLink {
   virtual void drop_snapshot(int slot) noexcept = 0;
   /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
   virtual void await_snapshot(int slot) = 0;
-  /// Returns what a rank of an earlier start has put into a snapshot that the supervisor holds, at least so much of it.
-  /// Valid until the next call for the same snapshot.
-  [[nodiscard]] virtual std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Reads what a rank of an earlier start has put into a snapshot that the supervisor holds, from `begin` on. Throws:
+  /// Error if there is less.
+  virtual void read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) = 0;
   /// Whether that finds snapshots of the rank: where several processes look after workers, each has those of its own.
   [[nodiscard]] virtual bool sees_snapshots_of([[maybe_unused]] int rank) const noexcept { return true; }
 
@@ -2165,7 +2165,7 @@ class WorkerGroup {
   [[nodiscard]] virtual std::function<std::vector<std::byte>()> send_request(
       int process, [[maybe_unused]] std::span<const std::byte> request);
 
-  /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
+  /// Whether every worker sees the snapshots of all ranks: see WorkerLink::read_snapshot().
   [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
   /// Whether as many workers as before, started again, find these snapshots, which the supervisor holds of each rank:
   /// every worker those of the ranks of its own process at least. Only after one ExitEvent per rank.
@@ -2912,6 +2912,42 @@ struct FailedCall {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/checkpoint/part_bytes.hpp
+// Where the bytes of one file of a checkpoint come from when it is written. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a file that lies somewhere else than in a file system: so many bytes, and a function that reads any of them.
+struct ReadPart {
+  std::uint64_t size = 0;
+  std::function<void(std::uint64_t begin, std::span<std::byte> to)> read{};
+};
+
+/// Is memory, or a function that brings any piece of what is not there: a piece at a time needs little memory.
+class PartBytes {
+ public:
+  /// Returns so many bytes from `begin` on, which stay until the next call. What it throws ends the commit.
+  using Read = std::function<std::span<const std::byte>(std::size_t begin, std::size_t size)>;
+
+  PartBytes() = default;
+  /// Takes bytes in memory, which must stay as they are until the commit is over.
+  template <std::convertible_to<std::span<const std::byte>> Bytes>
+  PartBytes(const Bytes& bytes) : bytes_(bytes), size_(bytes_.size()) {}
+  /// Has them read when they are written, once or, where writing fails, more often.
+  PartBytes(std::size_t size, Read read);
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Returns a piece, which stays until the next call. Throws: what reading throws.
+  [[nodiscard]] std::span<const std::byte> read(std::size_t begin, std::size_t size) const;
+
+ private:
+  std::span<const std::byte> bytes_{};
+  std::size_t size_ = 0;
+  Read read_{};
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/checkpoint/detail/input_file.hpp
 // A file of a checkpoint to read from. Checkpoint room.
 
@@ -2932,8 +2968,8 @@ class InputFile {
   /// Takes over an open file.
   InputFile(std::filesystem::path path, Descriptor file, std::shared_ptr<Files> files = std::make_shared<Files>());
 
-  /// Takes bytes for a file's, which must outlive it. path: what messages call it.
-  InputFile(std::filesystem::path path, std::span<const std::byte> bytes);
+  /// Takes for a file what a function reads, of so many bytes. path: what messages call it.
+  InputFile(std::filesystem::path path, ReadPart part);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] int descriptor() const noexcept;
@@ -2948,15 +2984,13 @@ class InputFile {
   [[nodiscard]] std::uint32_t checksum() const;
 
  private:
-  void copy(std::uint64_t begin, std::span<std::byte> to) const;
-
   static Descriptor open_or_throw(Files& files, int directory, const std::string& name, int flags,
                                   const std::filesystem::path& path);
 
   std::filesystem::path path_;
   std::shared_ptr<Files> files_;  // of the open file
   Descriptor file_{};
-  std::span<const std::byte> bytes_{};  // without a file
+  ReadPart part_{};  // without a file
   std::uint64_t size_ = 0;
 };
 
@@ -3131,10 +3165,10 @@ class Checkpoint {
   [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory,
                                        const std::shared_ptr<detail::Files>& files);
 
-  /// Is a checkpoint that was never written: the files are in memory which must outlive it. path: what messages call
-  /// it.
+  /// Is a checkpoint that was never written: the files are read from memory which must outlive it. path: what messages
+  /// call it.
   [[nodiscard]] static Checkpoint in_memory(const std::filesystem::path& path, Manifest manifest,
-                                            const std::map<std::string, std::span<const std::byte>>& files);
+                                            const std::map<std::string, ReadPart>& files);
 
   /// Reads all files and compares their checksums; those in memory have none.
   /// Throws: DataError that names the file that is damaged.
@@ -3265,36 +3299,6 @@ class SeenCheckpoints {
 };
 
 }  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/checkpoint/part_bytes.hpp
-// Where the bytes of one file of a checkpoint come from when it is written. Checkpoint room.
-
-namespace railyard::inline v0_1 {
-
-/// Is memory, or a function that brings any piece of what is not there: a piece at a time needs little memory.
-class PartBytes {
- public:
-  /// Returns so many bytes from `begin` on, which stay until the next call. What it throws ends the commit.
-  using Read = std::function<std::span<const std::byte>(std::size_t begin, std::size_t size)>;
-
-  PartBytes() = default;
-  /// Takes bytes in memory, which must stay as they are until the commit is over.
-  template <std::convertible_to<std::span<const std::byte>> Bytes>
-  PartBytes(const Bytes& bytes) : bytes_(bytes), size_(bytes_.size()) {}
-  /// Has them read when they are written, once or, where writing fails, more often.
-  PartBytes(std::size_t size, Read read);
-
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// Returns a piece, which stays until the next call. Throws: what reading throws.
-  [[nodiscard]] std::span<const std::byte> read(std::size_t begin, std::size_t size) const;
-
- private:
-  std::span<const std::byte> bytes_{};
-  std::size_t size_ = 0;
-  Read read_{};
-};
-
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/checkpoint/detail/part_files.hpp
@@ -11013,17 +11017,15 @@ class SnapshotMemory {
   /// Throws: Error if the system does not give that much; it is as large as before then.
   [[nodiscard]] std::span<std::byte> map(std::size_t size_bytes);
 
-  /// Returns the first size_bytes of what is there to a process that only reads it, perhaps once: pages are mapped,
-  /// many at a time, when they are read. Throws: Error if the system does not map it.
-  [[nodiscard]] std::span<const std::byte> view(std::size_t size_bytes);
+  /// Reads what is there from `begin` on. Not by a mapping: whoever reads once would pay more for making and ending it
+  /// than for the bytes. May be called while others read. Throws: Error if there is less.
+  void read(std::size_t begin, std::span<std::byte> to) const;
 
   /// Gives all of it back to the system.
   void empty() noexcept;
 
  private:
   void map_anew(std::size_t size_bytes);
-
-  void view_anew(std::size_t size_bytes);
 
   // In pieces, so that it comes to an end although signals interrupt it.
   void grow(std::size_t former, std::size_t size_bytes) const;
@@ -11037,7 +11039,6 @@ class SnapshotMemory {
   Descriptor file_;
   std::atomic<int> number_of_file_{-1};
   std::span<std::byte> mapped_{};
-  std::span<const std::byte> viewed_{};
 };
 
 }  // namespace detail
@@ -11115,8 +11116,8 @@ class GroupMemory {
   [[nodiscard]] std::string_view briefing() const noexcept;
   /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes);
-  /// The same for a worker that goes on from it: it reads it once.
-  [[nodiscard]] std::span<const std::byte> view_of_snapshot(int of_rank, int slot, std::size_t size_bytes);
+  /// Reads from it without a mapping, for a worker that goes on from it. Throws: Error if there is less.
+  void read_snapshot(int of_rank, int slot, std::size_t begin, std::span<std::byte> to) const;
   /// The same for the supervisor, who reads it. Throws: Error if the snapshot is nobody's, as in memory that is new.
   [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes);
   /// The same if it is nobody's, and that large; nothing otherwise.

@@ -66,6 +66,17 @@ struct ShortOfMemory {
 
 }  // namespace
 
+TEST_CASE("Snapshots: what an earlier start has left is read from any place, and no more than there is") {
+  ShortOfMemory host{8 * mebibyte};
+  const int slot = host.save(mebibyte);
+  std::vector<std::byte> bytes(3);
+  host.links[0]->read_snapshot(0, slot, mebibyte - 3, bytes);
+  CHECK(bytes == std::vector<std::byte>(3, std::byte{1}));
+  CHECK_THROWS_WITH(host.links[0]->read_snapshot(0, slot, mebibyte - 2, bytes),
+                    ContainsSubstring("has 1048576 bytes, and 3 from byte 1048574 on were to be read"));
+  CHECK_THROWS_AS(host.links[0]->read_snapshot(0, slot + 1, 0, bytes), ry::Error);
+}
+
 TEST_CASE("Snapshots: where memory has room for one, the next save waits until it is given back, and takes it") {
   ShortOfMemory host{3 * mebibyte};
   CHECK(host.save(2 * mebibyte) == 0);

@@ -6,6 +6,7 @@
 #include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/checkpoint/detail/storage.hpp"
+#include "railyard/checkpoint/part_bytes.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
@@ -68,9 +69,9 @@ class InputFile {
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
 
-  /// Takes bytes for a file's, which must outlive it. path: what messages call it.
-  InputFile(std::filesystem::path path, std::span<const std::byte> bytes)
-      : path_(std::move(path)), bytes_(bytes), size_(bytes.size()) {}
+  /// Takes for a file what a function reads, of so many bytes. path: what messages call it.
+  InputFile(std::filesystem::path path, ReadPart part)
+      : path_(std::move(path)), part_(std::move(part)), size_(part_.size) {}
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
@@ -78,7 +79,10 @@ class InputFile {
 
   /// Reads the bytes from begin on. Throws: DataError if there are fewer.
   void read(std::uint64_t begin, std::span<std::byte> to) const {
-    if (!file_.is_open()) return copy(begin, to);
+    if (!file_.is_open()) {
+      if (begin <= size_ && to.size() <= size_ - begin) return part_.read(begin, to);
+      throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", size_));
+    }
     const std::size_t got = read_some(*files_, file_.get(), begin, to);
     if (got == to.size()) return;
     if (errno != 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
@@ -106,13 +110,6 @@ class InputFile {
   }
 
  private:
-  void copy(std::uint64_t begin, std::span<std::byte> to) const {
-    if (begin > size_ || to.size() > size_ - begin) {
-      throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", size_));
-    }
-    std::copy_n(bytes_.data() + begin, to.size(), to.data());
-  }
-
   static Descriptor open_or_throw(Files& files, int directory, const std::string& name, int flags,
                                   const std::filesystem::path& path) {
     const int fd = uninterrupted([&] { return files.open_at(directory, name.c_str(), flags); });
@@ -127,7 +124,7 @@ class InputFile {
   std::filesystem::path path_;
   std::shared_ptr<Files> files_{};  // of the open file
   Descriptor file_{};
-  std::span<const std::byte> bytes_{};  // without a file
+  ReadPart part_{};  // without a file
   std::uint64_t size_ = 0;
 };
 

@@ -52,10 +52,13 @@ namespace detail {
 
 /// Returns the message of a snapshot that a rank of an earlier start has written.
 [[nodiscard]] inline SavedMessage read_head(WorkerLink& link, int rank, int slot) {
+  constexpr std::uint64_t longest = std::uint64_t{1} << 20U;  // that a worker may post
   std::uint64_t size = 0;
-  std::memcpy(&size, link.held_snapshot(rank, slot, sizeof size).data(), sizeof size);
-  const auto head = link.held_snapshot(rank, slot, sizeof size + size);
-  return std::get<SavedMessage>(decode_message(head.subspan(sizeof size, size)));
+  link.read_snapshot(rank, slot, 0, std::as_writable_bytes(std::span{&size, 1}));
+  if (size > longest) throw DataError{"a snapshot in memory is damaged: its begin tells of no message"};
+  std::vector<std::byte> head(static_cast<std::size_t>(size));
+  link.read_snapshot(rank, slot, sizeof size, head);
+  return std::get<SavedMessage>(decode_message(head));
 }
 
 /// Is what all ranks of an earlier start have put into their snapshots as one state. All ranks make it together.
@@ -137,11 +140,16 @@ class HeldState {
     }
   }
 
+  [[nodiscard]] ReadPart part_of(int rank, int slot, std::uint64_t offset, std::uint64_t size) const {
+    return {.size = size, .read = [link = link_, rank, slot, offset](std::uint64_t begin, std::span<std::byte> to) {
+              link->read_snapshot(rank, slot, static_cast<std::size_t>(offset + begin), to);
+            }};
+  }
+
   void add_files(int rank, int slot) {
     const SavedMessage& save = saves_[index(rank)];
     if (save.files.empty()) return;
-    const auto bytes = link_->held_snapshot(rank, slot, save.files.back().offset + save.files.back().size);
-    for (const SavedFile& file : save.files) files_[file.name] = bytes.subspan(file.offset, file.size);
+    for (const SavedFile& file : save.files) files_[file.name] = part_of(rank, slot, file.offset, file.size);
   }
 
   // What all ranks have each process has from its first rank. It may be other bytes than rank 0's, such as statistics
@@ -156,14 +164,14 @@ class HeldState {
       size = one.offset + one.size;
     }
     if (size > 0 && first_rank() == worker_->rank()) received_ = link_->take_snapshot(size, SnapshotKind::memory);
-    std::vector<std::byte> unwanted;
-    for (const Transfer& one : transfers) broadcast(one, unwanted);
+    std::vector<std::byte> piece;
+    for (const Transfer& one : transfers) broadcast(one, piece);
     std::vector<std::int32_t> slots(saves_.size());
     worker_->all_gather(buffer_of_value(received_.slot), buffer_of(slots));  // all have received
     if (size == 0) return;
-    const auto bytes = link_->held_snapshot(first_rank(), slots[index(first_rank())], size);
     for (const Transfer& one : transfers) {
-      if (one.is_for_us) files_[one.name] = bytes.subspan(one.offset, one.size);
+      if (!one.is_for_us) continue;
+      files_[one.name] = part_of(first_rank(), slots[index(first_rank())], one.offset, one.size);
     }
   }
 
@@ -191,6 +199,17 @@ class HeldState {
     return transfers;
   }
 
+  [[nodiscard]] static std::uint64_t digest_of_file(const ReadPart& file) {
+    std::vector<std::byte> piece(static_cast<std::size_t>(std::min<std::uint64_t>(piece_bytes, file.size)));
+    std::uint64_t digest = 0;
+    for (std::uint64_t begin = 0; begin < file.size; begin += piece.size()) {
+      piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), file.size - begin)));
+      file.read(begin, piece);
+      digest = quick_digest_of(piece, digest);
+    }
+    return digest;
+  }
+
   // Returns digests, by rank, of those files that several ranks have.
   [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> compare(
       const std::map<std::string, std::map<int, std::size_t>>& holders) const {
@@ -200,7 +219,7 @@ class HeldState {
       if (ranks.size() < 2) continue;
       names.push_back(name);
       const bool is_here = ranks.count(worker_->rank()) > 0;
-      own.push_back(is_here ? static_cast<std::int64_t>(quick_digest_of(files_.at(name))) : 0);
+      own.push_back(is_here ? static_cast<std::int64_t>(digest_of_file(files_.at(name))) : 0);
     }
     std::map<std::string, std::vector<std::int64_t>> digests;
     if (names.empty()) return digests;
@@ -213,16 +232,16 @@ class HeldState {
     return digests;
   }
 
-  // unwanted: for the pieces that this rank takes part in, and does not need.
-  void broadcast(const Transfer& one, std::vector<std::byte>& unwanted) {
+  // piece: for what this rank reads, or takes part in and does not need.
+  void broadcast(const Transfer& one, std::vector<std::byte>& piece) {
     const bool is_source = one.from == worker_->rank();
     const bool receives = one.is_for_us && received_.slot >= 0;
-    if (!is_source && !receives) unwanted.resize(std::max(unwanted.size(), std::min(piece_bytes, one.size)));
+    if (is_source || !receives) piece.resize(std::max(piece.size(), std::min(piece_bytes, one.size)));
     for (std::size_t begin = 0; begin < one.size; begin += piece_bytes) {
-      std::byte* at = unwanted.data();
-      if (receives) at = received_.bytes.data() + one.offset + begin;
-      if (is_source) at = const_cast<std::byte*>(files_.at(one.name).data()) + begin;  // there it is only read
-      worker_->broadcast({at, std::min(piece_bytes, one.size - begin), Dtype::u8, {}}, one.from);
+      const std::size_t size = std::min(piece_bytes, one.size - begin);
+      if (is_source) files_.at(one.name).read(begin, std::span{piece}.first(size));
+      std::byte* const at = !is_source && receives ? received_.bytes.data() + one.offset + begin : piece.data();
+      worker_->broadcast({at, size, Dtype::u8, {}}, one.from);
     }
   }
 
@@ -230,7 +249,7 @@ class HeldState {
   WorkerLink* link_;
   std::vector<SavedMessage> saves_;        // by rank
   std::vector<std::int32_t> first_ranks_;  // of the process of each rank
-  std::map<std::string, std::span<const std::byte>> files_{};
+  std::map<std::string, ReadPart> files_{};
   Snapshot received_{};  // for all ranks of the process, if this is the first of them
 };
 

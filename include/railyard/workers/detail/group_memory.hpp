@@ -150,9 +150,9 @@ class GroupMemory {
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
-  /// The same for a worker that goes on from it: it reads it once.
-  [[nodiscard]] std::span<const std::byte> view_of_snapshot(int of_rank, int slot, std::size_t size_bytes) {
-    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].view(size_bytes);
+  /// Reads from it without a mapping, for a worker that goes on from it. Throws: Error if there is less.
+  void read_snapshot(int of_rank, int slot, std::size_t begin, std::span<std::byte> to) const {
+    snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].read(begin, to);
   }
   /// The same for the supervisor, who reads it. Throws: Error if the snapshot is nobody's, as in memory that is new.
   [[nodiscard]] std::span<const std::byte> filled_snapshot(int of_rank, int slot, std::size_t size_bytes) {

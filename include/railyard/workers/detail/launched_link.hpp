@@ -43,8 +43,8 @@ class LaunchedLink final : public WorkerLink {
   }
   void drop_snapshot(int slot) noexcept override { own_->drop_snapshot(slot); }
   void await_snapshot(int slot) override { own_->await_snapshot(slot); }
-  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
+  void read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) override {
+    own_->read_snapshot(rank - first_rank_, slot, begin, to);
   }
   [[nodiscard]] bool sees_snapshots_of(int rank) const noexcept override {
     return rank >= first_rank_ && rank - first_rank_ < own_->world().size;

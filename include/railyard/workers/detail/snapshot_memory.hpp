@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -62,12 +63,19 @@ class SnapshotMemory {
     return mapped_.first(size_bytes);
   }
 
-  /// Returns the first size_bytes of what is there to a process that only reads it, perhaps once: pages are mapped,
-  /// many at a time, when they are read. Throws: Error if the system does not map it.
-  [[nodiscard]] std::span<const std::byte> view(std::size_t size_bytes) {
-    if (mapped_.size() >= size_bytes) return mapped_.first(size_bytes);
-    if (viewed_.size() < size_bytes) view_anew(size_bytes);
-    return viewed_.first(size_bytes);
+  /// Reads what is there from `begin` on. Not by a mapping: whoever reads once would pay more for making and ending it
+  /// than for the bytes. May be called while others read. Throws: Error if there is less.
+  void read(std::size_t begin, std::span<std::byte> to) const {
+    if (begin > size() || to.size() > size() - begin) {
+      throw Error{compose("a snapshot has {} bytes, and {} from byte {} on were to be read", size(), to.size(), begin)};
+    }
+    while (!to.empty()) {
+      const ssize_t got = ::pread(file_.get(), to.data(), to.size(), static_cast<off_t>(begin));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) throw Error{compose("a snapshot cannot be read: {}", explain_errno(got < 0 ? errno : EIO))};
+      begin += static_cast<std::size_t>(got);
+      to = to.subspan(static_cast<std::size_t>(got));
+    }
   }
 
   /// Gives all of it back to the system.
@@ -93,19 +101,6 @@ class SnapshotMemory {
     }
     ::madvise(at, size_bytes, MADV_DONTDUMP);
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
-  }
-
-  void view_anew(std::size_t size_bytes) {
-    const std::size_t there = size();
-    if (there < size_bytes) {
-      throw Error{compose("a snapshot has {} bytes, and {} of it were to be read", there, size_bytes)};
-    }
-    size_bytes = there;  // so that it is mapped once
-    unmap();
-    void* at = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file_.get(), 0);
-    if (at == MAP_FAILED) throw Error{compose("a snapshot cannot be read: {}", explain_errno(errno))};
-    ::madvise(at, size_bytes, MADV_DONTDUMP);
-    viewed_ = {static_cast<const std::byte*>(at), size_bytes};
   }
 
   // In pieces, so that it comes to an end although signals interrupt it.
@@ -134,15 +129,12 @@ class SnapshotMemory {
 
   void unmap() noexcept {
     if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
-    if (!viewed_.empty()) ::munmap(const_cast<std::byte*>(viewed_.data()), viewed_.size());
     mapped_ = {};
-    viewed_ = {};
   }
 
   Descriptor file_;
   std::atomic<int> number_of_file_{-1};
   std::span<std::byte> mapped_{};
-  std::span<const std::byte> viewed_{};
 };
 
 }  // namespace detail

@@ -185,8 +185,8 @@ class SharedLink final : public WorkerLink {
     }
   }
 
-  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return memory_->view_of_snapshot(rank, slot, size_bytes);
+  void read_snapshot(int rank, int slot, std::size_t begin, std::span<std::byte> to) override {
+    memory_->read_snapshot(rank, slot, begin, to);
   }
 
   void post(std::span<const std::byte> message) override {
